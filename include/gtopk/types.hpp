@@ -59,6 +59,12 @@ enum class ReduceOp : std::uint8_t {
   kPremulSum,  ///< the sum of each rank's elements times that rank's factor
 };
 
+/// What ReduceOp::kAvg of a sparse all-reduce divides a sum by.
+enum class MeanOver : std::uint8_t {
+  kRanks,         ///< the number of ranks
+  kContributors,  ///< at each index, the number of ranks that sent it
+};
+
 /// Where a value goes that was selected but not delivered.
 enum class PutBack : std::uint8_t { kOwn, kMerged };
 
@@ -73,6 +79,7 @@ enum class Semantics : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(DataType type);
 [[nodiscard]] std::string_view to_string(ReduceOp op);
+[[nodiscard]] std::string_view to_string(MeanOver mean);
 [[nodiscard]] std::string_view to_string(PutBack put_back);
 [[nodiscard]] std::string_view to_string(Semantics semantics);
 
@@ -114,6 +121,9 @@ struct SparseOptions {
   std::string wire = "lossless";
   PutBack put_back = PutBack::kOwn;
   ReduceOp op = ReduceOp::kSum;
+  /// Of `op` kAvg. kContributors takes an algorithm that delivers whole sums of selections: `topk`,
+  /// `exact`. How many ranks are in each sum then travels with the lists.
+  MeanOver mean = MeanOver::kRanks;
   /// Seeds the indices of `random-k` and the hashes of `sketch`; the same on all ranks. If unset,
   /// the call's number in its group, so that each call draws differently.
   std::optional<std::uint64_t> seed = std::nullopt;
@@ -141,7 +151,7 @@ struct SparseOptions {
 
 /// Where a sparse all-reduce records what it delivered, for a caller whose tensor may be
 /// overwritten before it knows whether to keep the result: the indices of the final set and their
-/// sums, before division by the number of ranks and rounding to the tensor's type. A step that did
+/// sums, before division and rounding to the tensor's type. A step that did
 /// not happen writes nothing.
 struct Delivered {
   /// `room` elements; untouched by `dense`, which delivers all d elements in order.

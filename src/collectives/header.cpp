@@ -36,6 +36,7 @@ void write_header(std::span<std::byte> message, const GroupView& group, Payload 
   header.index_bytes = payload.index_bytes;
   header.parts = payload.parts;
   header.count = payload.count;
+  header.count_bytes = payload.count_bytes;
   std::memset(message.data(), 0, kHeaderBytes);
   std::memcpy(message.data(), &header, sizeof header);
 }
@@ -58,13 +59,16 @@ Task<Header> read_header(std::span<const std::byte> message, GroupView& group, s
                             expected.version));
   }
   const bool same_call = header.fingerprint == group.fingerprint();
+  const bool no_list = most_parts == 0;
   // Another call's flags and parts may be more than this one's.
   if (header.sequence != group.sequence() ||
-      (same_call && ((header.flags & ~Header::kFlags) != 0 || header.parts > most_parts))) {
+      (same_call && ((header.flags & ~Header::kFlags) != 0 || header.parts > most_parts ||
+                     (no_list && header.count_bytes != 0)))) {
     throw Error(ErrorKind::kMismatch,
-                fmt::format("{} sent a damaged header: #{}, flags {:04x}, {} parts; expected #{}",
+                fmt::format("{} sent a damaged header: #{}, flags {:04x}, {} parts, {} bytes of "
+                            "counts; expected #{}",
                             group.member(from), header.sequence, header.flags, header.parts,
-                            group.sequence()));
+                            header.count_bytes, group.sequence()));
   }
   if (same_call) {
     co_return header;

@@ -35,6 +35,8 @@ struct Header {
   std::uint32_t parts = 0;
   /// Elements or entries that follow.
   std::uint64_t count = 0;
+  /// Of what follows, the bytes at the end that say how many ranks are in each entry; 0: one.
+  std::uint64_t count_bytes = 0;
 };
 inline constexpr std::size_t kHeaderBytes = 64;
 static_assert(sizeof(Header) <= kHeaderBytes);
@@ -45,6 +47,7 @@ struct Payload {
   std::uint16_t flags = 0;
   std::uint32_t index_bytes = 0;
   std::uint32_t parts = 0;
+  std::uint64_t count_bytes = 0;
 };
 
 /// Writes the header of the group's operation into the first kHeaderBytes of `message`.

@@ -126,6 +126,15 @@ Reduction reduction(const c10d::ReduceOp& op) {
   return {ReduceOp::kPremulSum, factor.item<double>()};
 }
 
+MeanOver mean_named(const std::string& name) {
+  for (const MeanOver mean : {MeanOver::kRanks, MeanOver::kContributors}) {
+    if (name == to_string(mean)) {
+      return mean;
+    }
+  }
+  TORCH_CHECK_VALUE(false, "gtopk: unknown mean '", name, "'; available: ranks, contributors");
+}
+
 PutBack put_back_named(const std::string& name) {
   for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
     if (name == to_string(put_back)) {

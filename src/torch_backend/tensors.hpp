@@ -24,6 +24,7 @@ struct Reduction {
 /// Also for PREMUL_SUM; a factor in a tensor is read now. Throws ValueError.
 [[nodiscard]] Reduction reduction(const c10d::ReduceOp& op);
 /// Throws ValueError.
+[[nodiscard]] MeanOver mean_named(const std::string& name);
 [[nodiscard]] PutBack put_back_named(const std::string& name);
 /// Throws ValueError.
 [[nodiscard]] Semantics semantics_named(const std::string& name);

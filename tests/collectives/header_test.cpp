@@ -96,6 +96,15 @@ TEST(Agreement, HasAnotherFingerprintForEveryDifference) {
       of_sparse([](auto& c) { c.dtype = DataType::kFloat64; }),
       of_sparse([](auto& c) { c.options.op = ReduceOp::kAvg; }),
       of_sparse([](auto& c) { c.options.algorithm = "topk"; }),
+      of_sparse([](auto& c) {
+        c.options.algorithm = "topk";
+        c.options.op = ReduceOp::kAvg;
+      }),
+      of_sparse([](auto& c) {
+        c.options.algorithm = "topk";
+        c.options.op = ReduceOp::kAvg;
+        c.options.mean = MeanOver::kContributors;
+      }),
       of_sparse([](auto& c) { c.options.put_back = PutBack::kMerged; }),
   };
   std::set<std::uint64_t> fingerprints;
@@ -154,6 +163,7 @@ TEST_F(HeaderTest, CarriesEveryFieldUnchanged) {
   write_header(message, view_, {.count = 99, .flags = Header::kNonFinite, .index_bytes = 8});
   Header header;
   EXPECT_EQ(refusal(message, &header), "");
+  EXPECT_EQ(header.count_bytes, 0U);
   EXPECT_EQ(header.count, 99U);
   EXPECT_EQ(header.flags, Header::kNonFinite);
   EXPECT_EQ(header.index_bytes, 8U);

@@ -68,7 +68,9 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       nodes.push_back({rank, selections[rank]});
     }
-    result.root = climb(nodes, options, d, way, result).entries;
+    const Subtree<Value> root = climb(nodes, options, d, way, result);
+    result.root = root.entries;
+    result.senders = root.senders;
     descend(nodes, way, result);
     return result;
   }
@@ -204,15 +206,20 @@ Entries<Value> alike(std::vector<std::vector<Value>>& accs, const Problem& probl
   return sums;
 }
 
-/// Writes T(value / divisor) on F; returns whether all of it is finite.
+/// Writes T(value / divisor) on F; returns whether all of it is finite. lists: what ranks sent.
 template <class Value>
-bool write(const Problem& problem, const Entries<Value>& sums, Bytes& tensor) {
+bool write(const Problem& problem, const Entries<Value>& sums,
+           const std::vector<Entries<Value>>& lists, Bytes& tensor) {
   const SparseOptions& options = problem.options;
-  const double mean_of =
-      options.op == ReduceOp::kAvg ? static_cast<double>(problem.ranks.size()) : 1;
-  const auto divisor = static_cast<Value>(mean_of / options.scale);
   bool finite = true;
   for (const auto& [index, sum] : sums) {
+    auto mean_of = static_cast<std::ptrdiff_t>(problem.ranks.size());
+    if (options.mean == MeanOver::kContributors) {
+      mean_of = std::count_if(lists.begin(), lists.end(),
+                              [at = index](const auto& list) { return list.contains(at); });
+    }
+    const double count = options.op == ReduceOp::kAvg ? static_cast<double>(mean_of) : 1;
+    const auto divisor = static_cast<Value>(count / options.scale);
     store(problem.type, tensor, index, sum / divisor);
     finite = finite && std::isfinite(load(problem.type, tensor, index));
   }
@@ -257,6 +264,7 @@ Outcome reduce(const Problem& problem) {
 
   Outcome outcome;
   Entries<Value> sums;
+  std::vector<Entries<Value>> selections;
   for (const Input& input : problem.ranks) {
     outcome.states.push_back(input.state);
   }
@@ -289,7 +297,6 @@ Outcome reduce(const Problem& problem) {
     outcome.lists.resize(accs.size());
     outcome.selected.resize(accs.size());
   } else {
-    std::vector<Entries<Value>> selections;
     selections.reserve(accs.size());
     for (std::size_t rank = 0; rank < accs.size(); ++rank) {
       selections.push_back(select(accs[rank], problem.options, outcome.states[rank]));
@@ -312,7 +319,7 @@ Outcome reduce(const Problem& problem) {
   }
 
   outcome.tensor = zeros(problem.type, problem.d);
-  if (!write(problem, sums, outcome.tensor)) {
+  if (!write(problem, sums, selections, outcome.tensor)) {
     return nothing_happened(problem);
   }
   outcome.delivered.insert(sums.begin(), sums.end());

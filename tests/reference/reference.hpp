@@ -60,6 +60,9 @@ struct SketchShape {
 struct Lists {
   std::vector<std::uint64_t> sent;
   std::vector<std::uint64_t> received;
+  /// Of each of them, the bytes that say how many ranks are in its entries.
+  std::vector<std::uint64_t> counts_sent;
+  std::vector<std::uint64_t> counts_received;
   /// Beside them, as many from every partner as go to it: messages that leaves agree by, as numbers
   /// of 64-bit words.
   std::vector<std::uint64_t> words;

@@ -207,16 +207,69 @@ struct Dropped {
   Value value = 0;
 };
 
+/// How many ranks have sent each index of a merged list, where that matters; empty for a rank's own
+/// selection.
+using Senders = Entries<std::uint32_t>;
+
+/// The same of two lists that are merged.
+template <class Value>
+Senders merged_senders(const SparseOptions& options, const Entries<Value>& left,
+                       const Senders& of_left, const Entries<Value>& right,
+                       const Senders& of_right) {
+  if (options.mean == MeanOver::kRanks) {
+    return {};
+  }
+  const auto senders = [](const Entries<Value>& list, const Senders& known) {
+    Senders all = known;
+    for (const auto& [index, value] : list) {
+      all.emplace(index, 1);
+    }
+    return all;
+  };
+  return united(senders(left, of_left), senders(right, of_right));
+}
+
+/// Bytes of the senders of a list: a parameter for each 256 of them, of each number what is beyond
+/// 1 as so many low bits and a unary rest.
+inline std::uint64_t bytes_of(const Senders& senders) {
+  std::vector<std::uint64_t> numbers;
+  for (const auto& [index, number] : senders) {
+    numbers.push_back(number);
+  }
+  std::uint64_t blocks = 0;
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+  for (std::size_t begin = 0; begin < numbers.size(); begin += 256, ++blocks) {
+    const std::size_t end = std::min<std::size_t>(numbers.size(), begin + 256);
+    std::uint64_t sum = 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      sum += numbers[i];
+    }
+    std::uint64_t mean = (sum - (end - begin) / 2) / (end - begin);
+    std::uint64_t bits = 0;
+    for (; mean > 1; mean /= 2) {
+      ++bits;
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      low += bits;
+      high += ((numbers[i] - 1) >> bits) + 1;
+    }
+  }
+  return blocks + (low + 7) / 8 + (high + 7) / 8;
+}
+
 /// A subtree: the ranks in it are those of `leaves` consecutive leaves, from `leaf` on.
 template <class Value>
 struct Subtree {
   std::uint32_t lowest_rank = 0;
   Entries<Value> entries;
+  Senders senders{};
 };
 
 template <class Value>
 struct TreeResult {
   Entries<Value> root;
+  Senders senders{};
   std::vector<Dropped<Value>> dropped;  ///< leaf to root
   std::vector<Lists> lists;
   bool finite = true;
@@ -239,9 +292,11 @@ struct Shape {
 
 /// Who sends the list of which size to whom, next to the arithmetic.
 inline void count(std::vector<Lists>& lists, std::uint32_t from, std::uint32_t to,
-                  std::uint64_t entries) {
+                  std::uint64_t entries, std::uint64_t count_bytes = 0) {
   lists[from].sent.push_back(entries);
   lists[to].received.push_back(entries);
+  lists[from].counts_sent.push_back(count_bytes);
+  lists[to].counts_received.push_back(count_bytes);
 }
 
 /// Rounds a list as the wire does. What is lost of an entry goes to the rank, but for a selection's

@@ -49,6 +49,7 @@ struct Held {
   std::uint64_t first = 0;
   std::uint64_t width = 1;
   Entries<Value> entries;
+  Senders senders{};
 };
 
 template <class Value>
@@ -92,6 +93,7 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
   };
 
   std::vector<Entries<Value>> folded;
+  std::vector<Senders> senders(shape.leaves);
   for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
     const std::uint32_t rank = shape.rank_of(leaf);
     folded.push_back(selections[rank]);
@@ -100,11 +102,12 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
     }
     count(lists, rank + 1, rank, selections[rank + 1].size());
     folded.back() = merge(selections[rank], selections[rank + 1], k, rank, true);
+    senders[leaf] = merged_senders(options, selections[rank], {}, selections[rank + 1], {});
   }
   const std::vector<std::uint64_t> borders = region_borders(folded, regions, options, d);
   std::vector<Held<Value>> held;
-  for (const Entries<Value>& entries : folded) {
-    held.push_back({0, regions, entries});
+  for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
+    held.push_back({0, regions, folded[leaf], senders[leaf]});
   }
 
   const auto agree = [&](std::uint64_t words) {
@@ -127,16 +130,19 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
           now.first += now.width;
         }
       }
-      const auto here = [&](const Entries<Value>& entries) {
+      const auto here = [&](const auto& entries) {
         return within(entries, borders[now.first], borders[now.first + now.width]);
       };
       const Entries<Value> theirs = here(held[partner].entries);
-      count(lists, shape.rank_of(partner), shape.rank_of(leaf), theirs.size());
+      const Senders of_theirs = here(held[partner].senders);
+      count(lists, shape.rank_of(partner), shape.rank_of(leaf), theirs.size(), bytes_of(of_theirs));
       // Of the leaves of one node that cover the same regions the lowest answers.
       const std::uint32_t lowest = (leaf & ~(2 * distance - 1)) | (leaf & (regions - 1));
       const bool alone = distance < regions;
       now.entries = merge(here(held[leaf].entries), theirs, most(now),
                           shape.rank_of(alone ? leaf : lowest), alone || leaf == lowest);
+      now.senders = merged_senders(options, here(held[leaf].entries), here(held[leaf].senders),
+                                   theirs, of_theirs);
       next.push_back(std::move(now));
     }
     held = std::move(next);
@@ -161,7 +167,9 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
       }
     }
     for (Held<Value>& each : held) {
-      std::erase_if(each.entries, [&](const auto& entry) { return !sums.contains(entry.first); });
+      const auto cut = [&](const auto& entry) { return !sums.contains(entry.first); };
+      std::erase_if(each.entries, cut);
+      std::erase_if(each.senders, cut);
     }
   }
 
@@ -169,16 +177,18 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
     std::vector<Held<Value>> next = held;
     for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
       const Held<Value>& theirs = held[leaf ^ distance];
-      count(lists, shape.rank_of(leaf ^ distance), shape.rank_of(leaf), theirs.entries.size());
+      count(lists, shape.rank_of(leaf ^ distance), shape.rank_of(leaf), theirs.entries.size(),
+            bytes_of(theirs.senders));
       next[leaf].first = std::min(held[leaf].first, theirs.first);
       next[leaf].width *= 2;
       next[leaf].entries.insert(theirs.entries.begin(), theirs.entries.end());
+      next[leaf].senders.insert(theirs.senders.begin(), theirs.senders.end());
     }
     held = std::move(next);
   }
   result.root = held.front().entries;
   for (std::uint32_t leaf = 0; leaf < shape.folded; ++leaf) {
-    count(lists, 2 * leaf, 2 * leaf + 1, result.root.size());
+    count(lists, 2 * leaf, 2 * leaf + 1, result.root.size(), bytes_of(held.front().senders));
   }
   return result;
 }

@@ -23,7 +23,9 @@ Subtree<Value> climb(const std::vector<Subtree<Value>>& nodes, const SparseOptio
   const auto speaker = [&](std::uint32_t leaf) { return nodes[shape.rank_of(leaf)].lowest_rank; };
 
   const auto merge = [&](const Subtree<Value>& left, const Subtree<Value>& right) {
-    Subtree<Value> node{left.lowest_rank, united(left.entries, right.entries)};
+    Subtree<Value> node{
+        left.lowest_rank, united(left.entries, right.entries),
+        merged_senders(options, left.entries, left.senders, right.entries, right.senders)};
     result.finite = result.finite && all_finite(node.entries);
     if (!result.finite || !reselects) {
       return node;
@@ -53,9 +55,9 @@ Subtree<Value> climb(const std::vector<Subtree<Value>>& nodes, const SparseOptio
         const std::uint32_t low = speaker(at * width + i);
         const std::uint32_t high = speaker((at + 1) * width + i);
         if (way == Exchange::kBoth) {
-          count(result.lists, low, high, left.entries.size());
+          count(result.lists, low, high, left.entries.size(), bytes_of(left.senders));
         }
-        count(result.lists, high, low, right.entries.size());
+        count(result.lists, high, low, right.entries.size(), bytes_of(right.senders));
       }
       wider.push_back(merge(left, right));
     }
@@ -77,7 +79,8 @@ void descend(const std::vector<Subtree<Value>>& nodes, Exchange way, TreeResult<
     }
   }
   for (std::uint32_t leaf = 0; leaf < shape.folded; ++leaf) {
-    count(result.lists, speaker(leaf), nodes[2 * leaf + 1].lowest_rank, entries);
+    count(result.lists, speaker(leaf), nodes[2 * leaf + 1].lowest_rank, entries,
+          bytes_of(result.senders));
   }
 }
 

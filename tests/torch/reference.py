@@ -37,10 +37,11 @@ def sparse_all_reduce(
     put_back: str = "own",
     average: bool = False,
     hosts: list[int] | None = None,
+    mean: str = "ranks",
 ) -> Outcome:
     """Computes all ranks' results; tensors are 1-d. residuals=None means zeros, and new ones are
     returned all the same. hosts: each rank's host number, ascending with the hosts' lowest ranks;
-    None: one host."""
+    None: one host. mean: what an average divides by."""
     dtype, shape = gradients[0].dtype, gradients[0].shape
     wide = accumulation(dtype)
     if residuals is None:
@@ -89,7 +90,10 @@ def sparse_all_reduce(
                     left[index] += value
             after.append(left)
 
-    if average:
+    if average and mean == "contributors":
+        for index in root:
+            total[index] /= total.dtype.type(sum(index in each for each in selections))
+    elif average:
         total = total / total.dtype.type(len(accs))
     result = torch.from_numpy(total).to(dtype)
     if not torch.isfinite(result).all():

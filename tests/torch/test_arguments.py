@@ -67,6 +67,8 @@ def state(model: nn.Module | None = None, **arguments) -> gtopk.SparseState:
         ({"k": 1, "put_back": "none"}, "put_back='none' is unknown; available: 'own', 'merged'"),
         ({"k": 1, "wire": "int4"}, "wire='int4' is unknown"),
         ({"k": 1, "op": ReduceOp.MAX}, "op must be ReduceOp.SUM or ReduceOp.AVG"),
+        ({"k": 1, "mean": "all"}, "mean='all' is unknown; available: 'ranks', 'contributors'"),
+        ({"k": 1, "mean": "contributors"}, r"mean='contributors' needs op=ReduceOp.AVG"),
         ({"k": 1, "residual": torch.zeros(9)}, r"shape \(8,\), given torch.float32 of shape \(9,"),
         ({"k": 1, "residual": torch.zeros(8).double()}, "must be torch.float32"),
         ({"k": 1, "state": torch.zeros(4)}, r"state must be .*float64 of shape \(4,\), given .*32"),

@@ -68,6 +68,23 @@ def check_semantics_rule_algorithms_out(me: Rank) -> None:
     reduce(me, k=5, algorithm="topk", semantics="exact_sum")
 
 
+def check_a_mean_over_contributors_is_planned(me: Rank) -> None:
+    asked = {"density": 0.01, "semantics": "exact_sum"}
+    usual = gtopk.plan(10**6, **asked)["predictions"]
+    counted = gtopk.plan(10**6, mean="contributors", **asked)["predictions"]
+    assert list(counted) == ["topk", "exact"]
+    # Of four ranks the second list has two of 10,000 entries.
+    added = 2 * 10_000 / 8 + -(-20_000 // 256)
+    assert counted["topk"]["bytes"] - usual["topk"]["bytes"] == pytest.approx(added)
+    tensor = torch.zeros(1000)
+    tensor[me.rank] = 2.0
+    gtopk.sparse_all_reduce(
+        tensor, k=1, algorithm="auto", op=dist.ReduceOp.AVG, mean="contributors"
+    )
+    assert tensor[: me.size].tolist() == [2.0] * me.size
+    assert gtopk.stats()["plan"]["algorithm"] in counted
+
+
 def check_ranks_that_differ_are_told(me: Rank) -> None:
     odd = me.rank == 2
     both = r"semantics=(any[\s\S]*semantics=gtopk|gtopk[\s\S]*semantics=any)"

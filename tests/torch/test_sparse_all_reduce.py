@@ -60,20 +60,21 @@ def compare(me: Rank, ranks: int, **case) -> None:
         return
     seed, d, dtype = case["seed"], case["d"], case["dtype"]
     options = {"k": case["k"], "algorithm": case["algorithm"], "put_back": case["put_back"]}
-    average = case["average"]
+    average, mean = case["average"], case.get("mean", "ranks")
     wide = reference.accumulation(dtype)
     residual = torch.zeros(d, dtype=wide)
     expected_residuals = [torch.zeros(d, dtype=wide) for _ in range(ranks)]
     for step in range(2):
         gradients = drawn(2 * seed + step, ranks, d, dtype, case["kind"])
         expected = reference.sparse_all_reduce(
-            gradients, expected_residuals, average=average, **options
+            gradients, expected_residuals, average=average, mean=mean, **options
         )
         tensor = gradients[me.rank].clone()
         gtopk.sparse_all_reduce(
             tensor,
             residual=residual,
             op=ReduceOp.AVG if average else ReduceOp.SUM,
+            mean=mean,
             group=group,
             **options,
         )
@@ -98,6 +99,41 @@ def check_every_combination(me: Rank, ranks: int) -> None:
             average=average,
             kind="normal",
         )
+
+
+def check_means_over_contributors(me: Rank) -> None:
+    kinds = ("normal", "ties", "sparse", "cancel")
+    for seed, (ranks, dtype, algorithm, kind) in enumerate(
+        itertools.product((1, 2, 3, 4), DTYPES, ("topk", "exact"), kinds)
+    ):
+        compare(
+            me,
+            ranks,
+            seed=seed,
+            d=97,
+            k=20,
+            dtype=dtype,
+            algorithm=algorithm,
+            put_back="own",
+            average=True,
+            mean="contributors",
+            kind=kind,
+        )
+
+
+def check_counts_travel_with_merged_lists(me: Rank) -> None:
+    """Of four ranks, whose second lists are those of two."""
+    sent = {}
+    for mean in ("ranks", "contributors"):
+        tensor = torch.zeros(100)
+        tensor[[0, 1 + me.rank % 2, 4 + me.rank // 2]] = torch.tensor([8.0, 4.0, 2.0])
+        before = gtopk.stats()["bytes_sent"]
+        gtopk.sparse_all_reduce(tensor, k=3, algorithm="topk", op=ReduceOp.AVG, mean=mean)
+        sent[mean] = gtopk.stats()["bytes_sent"] - before
+        whole = {"ranks": [8, 2, 2, 0, 1, 1], "contributors": [8, 4, 4, 0, 2, 2]}
+        assert tensor[:6].tolist() == whole[mean], mean
+    # A merged list has index 0 and 4 or 5 twice, and 1 and 2 once: 01 1 1 01.
+    assert sent["contributors"] - sent["ranks"] == 1 + 1
 
 
 def check_random_cases(me: Rank, seed: int) -> None:
@@ -279,6 +315,10 @@ def check_ranks_that_differ(me: Rank) -> None:
         ("gtopk", "dense"): ({"algorithm": "dense"}, 100),
         ("own", "merged"): ({"put_back": "merged"}, 100),
         ("SUM", "AVG"): ({"op": ReduceOp.AVG}, 100),
+        ("topk", "mean=contributors"): (
+            {"op": ReduceOp.AVG, "mean": "contributors", "algorithm": "topk"},
+            100,
+        ),
     }
     for values, (other, d) in calls.items():
         tensor = torch.ones(d if odd else 100)

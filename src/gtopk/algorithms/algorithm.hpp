@@ -80,6 +80,8 @@ struct AlgorithmRow {
   Semantics keeps = Semantics::kAny;
 
   [[nodiscard]] bool selects() const { return walk != nullptr; }
+  /// Whether its lists can say how many ranks are in each sum: nothing is ever left out of one.
+  [[nodiscard]] bool counts() const { return selects() && !reselects; }
   /// Whether k means anything.
   [[nodiscard]] bool takes_k() const { return selects() || bounded; }
 };

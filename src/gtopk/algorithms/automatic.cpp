@@ -37,7 +37,8 @@ Decision decide(const std::vector<Plan>& plans, const Planner& planner) {
                        .k = plan.lists.k,
                        .type = plan.lists.type,
                        .codec = plan.lists.codec,
-                       .per_block = plan.selects_per_block()});
+                       .per_block = plan.selects_per_block(),
+                       .counted = plan.lists.counted});
     plan.algorithm->cost(path);
     candidates.push_back({plan.algorithm->name, path.work()});
   }
@@ -111,7 +112,8 @@ std::vector<Plan> candidates(const SparseCall& call) {
   const bool ties = of_topk.codec->codec.ties();
   for (const Choice& choice : algorithm_registry().choices()) {
     const AlgorithmRow& row = algorithm_registry().find(choice.name);
-    if (row.cost == nullptr || (ties && row.selects() && row.reselects)) {
+    if (row.cost == nullptr || (ties && row.selects() && row.reselects) ||
+        (of_topk.lists.counted && !row.counts())) {
       continue;
     }
     as.options.algorithm = choice.name;
@@ -122,9 +124,11 @@ std::vector<Plan> candidates(const SparseCall& call) {
   }
   if (plans.empty()) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("algorithm 'auto' with semantics '{}', select '{}' and wire '{}': no "
-                            "algorithm keeps them all; allow more, such as semantics 'any'",
-                            to_string(options.semantics), options.selector, options.wire));
+                fmt::format("algorithm 'auto' with semantics '{}', select '{}', wire '{}' and a "
+                            "mean over {}: no algorithm keeps them all; allow more, such as "
+                            "semantics 'any'",
+                            to_string(options.semantics), options.selector, options.wire,
+                            to_string(options.mean)));
   }
   return plans;
 }

@@ -43,6 +43,7 @@ void check(const SparseCall& call) {
   check_known(call.dtype, "data type");
   check_known(options.op, "reduction");
   check_known(options.put_back, "put_back");
+  check_known(options.mean, "mean");
   check_known(options.semantics, "semantics");
   if (!is_floating(call.dtype)) {
     throw Error(ErrorKind::kInvalidArgument,
@@ -67,6 +68,25 @@ std::string algorithms_without_reselection() {
     }
   }
   return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Whoever sent an index must be known of its whole sum.
+void check_mean(const SparseCall& call, const Plan& plan) {
+  if (call.options.mean == MeanOver::kRanks) {
+    return;
+  }
+  if (call.options.op != ReduceOp::kAvg) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("a mean over {} needs ReduceOp AVG, seen {}",
+                            to_string(call.options.mean), to_string(call.options.op)));
+  }
+  if (!plan.algorithm->counts()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("a mean over {} needs whole sums of what ranks select, which '{}' does "
+                            "not deliver; algorithms that do: {}",
+                            to_string(call.options.mean), plan.algorithm->name,
+                            algorithms_without_reselection()));
+  }
 }
 
 void check_wire(const Plan& plan) {
@@ -136,10 +156,12 @@ Plan plan(const SparseCall& call) {
   plan.lists.type = call.entry_type();
   plan.lists.d = call.d;
   check_wire(plan);
+  check_mean(call, plan);
   plan.lists.k = entries_wanted(call, plan);
   plan.lists.leaf =
       plan.algorithm->selects() ? plan.selector->most_of(call.d, plan.lists.k) : plan.lists.k;
   plan.lists.reselects = plan.algorithm->reselects;
+  plan.lists.counted = options.mean == MeanOver::kContributors;
   if (plan.selects_per_block()) {
     plan.lists.blocks = Blocks(call.d, options.density, options.block);
   }
@@ -157,6 +179,9 @@ Agreement agreement(const SparseCall& call, const Plan& plan, std::string_view a
       .word("put_back", to_string(call.options.put_back))
       .word("select", plan.selector->name)
       .word("wire", plan.codec->name);
+  if (call.options.mean != MeanOver::kRanks) {
+    agreement.word("mean", to_string(call.options.mean));
+  }
   if (plan.algorithm->draws) {
     call.options.seed ? agreement.number("seed", *call.options.seed)
                       : agreement.word("seed", "the call's number");
@@ -192,6 +217,16 @@ std::function<void(const GroupShape&)> check_of_room(const Plan& plan, const Del
 }  // namespace gtopk::sparse
 
 namespace gtopk {
+
+std::string_view to_string(MeanOver mean) {
+  switch (mean) {
+    case MeanOver::kRanks:
+      return "ranks";
+    case MeanOver::kContributors:
+      return "contributors";
+  }
+  return "unknown";
+}
 
 std::string_view to_string(PutBack put_back) {
   switch (put_back) {

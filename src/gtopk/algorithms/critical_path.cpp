@@ -6,6 +6,7 @@
 #include "src/collectives/header.hpp"
 #include "src/gtopk/algorithms/departure.hpp"
 #include "src/gtopk/wire/coded.hpp"
+#include "src/gtopk/wire/counts.hpp"
 
 namespace gtopk::sparse {
 
@@ -44,7 +45,9 @@ void CriticalPath::list(std::uint64_t entries, Holds holds, Route route) {
   const bool as_it_is = own.rounds() && (holds == Holds::kSums ||
                                          (holds == Holds::kPart && !own.parts_are_rounded()));
   const Codec& codec = as_it_is ? kLossless.codec : own;
-  const double bytes = codec.expected_bytes(shape_.type, entries, shape_.d);
+  const bool counted = shape_.counted && holds == Holds::kSums;
+  const double bytes = codec.expected_bytes(shape_.type, entries, shape_.d) +
+                       (counted ? static_cast<double>(counts::fewest_bytes(entries)) : 0);
   carry(bytes > static_cast<double>(kAcknowledgedBytes) ? 2 : 1, bytes, route);
   if (codec.codes()) {
     work_.coded += 2 * entries;  // on either side

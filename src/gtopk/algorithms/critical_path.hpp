@@ -30,6 +30,8 @@ struct CostShape {
   const Codec* codec = nullptr;
   /// Whether each block has its own k.
   bool per_block = false;
+  /// Whether sums travel with the number of ranks in each.
+  bool counted = false;
 };
 
 /// What a list holds, which decides how its values travel (docs/algorithms.md, The wire).

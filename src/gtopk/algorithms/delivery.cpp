@@ -6,6 +6,7 @@
 #include "src/gtopk/residual/commit.hpp"
 #include "src/gtopk/select/select_exact.hpp"
 #include "src/numbers/accumulation.hpp"
+#include "src/numbers/keep_denormals.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -56,6 +57,29 @@ bool finite(const SparseCall& call, std::uint32_t ranks, const List& result) {
                                           divisor_of<Value>(call.options, ranks));
   });
   return fits;
+}
+
+List means_room(engine::GroupView& group, const SparseCall& call, const List& result) {
+  List means = result;
+  if (call.options.mean == MeanOver::kContributors) {
+    means.values = group.buffer(result.size * call.entry_type().value_bytes()).data();
+  }
+  return means;
+}
+
+void divide_by_counts(const SparseCall& call, const List& result, const List& means) {
+  if (call.options.mean != MeanOver::kContributors) {
+    return;
+  }
+  const KeepDenormals guard;
+  visit_entry(call.entry_type(), [&]<class Value, class Index>() {
+    const Entries<Value, Index> sums = result.entries<Value, Index>();
+    Value* const values = means.room<Value, Index>().values;
+    for (std::size_t i = 0; i < sums.size; ++i) {
+      const double count = result.counts == nullptr ? 1 : result.counts[i];
+      values[i] = sums.values[i] / static_cast<Value>(count / call.options.scale);
+    }
+  });
 }
 
 void leave_to_device(const AccOnDevice& device, std::uint64_t entries, bool happened) {

@@ -16,11 +16,22 @@ namespace gtopk::sparse {
 /// Records the result besides the tensor, if the caller wants that.
 void note(const Delivered& delivered, EntryType type, const List& result);
 
-/// What sums are divided by: the number of ranks for a mean, and the inverse of the scale.
+/// What sums are divided by: the number of ranks for a mean, and the inverse of the scale. Of a
+/// mean over contributors: 1, as each sum has been divided already.
 template <class Value>
 [[nodiscard]] Value divisor_of(const SparseOptions& options, std::uint32_t ranks) {
+  if (options.mean == MeanOver::kContributors) {
+    return 1;
+  }
   return static_cast<Value>((options.op == ReduceOp::kAvg ? ranks : 1) / options.scale);
 }
+
+/// Room for what divide_by_counts() makes of the result; the result itself where that is nothing.
+[[nodiscard]] List means_room(engine::GroupView& group, const SparseCall& call, const List& result);
+
+/// Of a mean over contributors: each sum by the number of ranks that sent its index, and by the
+/// inverse of the scale.
+void divide_by_counts(const SparseCall& call, const List& result, const List& means);
 
 /// Whether every value of the result, divided and rounded, is finite.
 [[nodiscard]] bool finite(const SparseCall& call, std::uint32_t ranks, const List& result);

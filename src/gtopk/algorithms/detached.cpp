@@ -125,14 +125,17 @@ Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan p
   Task<List> exchanging = exchange.run(own);
   const List result = co_await exchanging;
 
-  const auto decide = [&] { return finite(call, group.size(), result); };
+  const List means = means_room(group, call, result);
+  const auto decide = [&] {
+    divide_by_counts(call, result, means);
+    return finite(call, group.size(), means);
+  };
   const auto finish = [&](bool happened) {
     *step.counts = {};
     if (!happened) {
       return;
     }
-    *step.counts =
-        edits_of(step, call, plan, group.size(), own, result, exchange.lists().dropped());
+    *step.counts = edits_of(step, call, plan, group.size(), own, means, exchange.lists().dropped());
     note(call.delivered, plan.lists.type, result);
     if (call.options.state != nullptr) {
       *call.options.state = step.next == nullptr ? SelectorState{} : *step.next;

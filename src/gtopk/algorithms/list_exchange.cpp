@@ -93,7 +93,9 @@ Task<void> ListExchange::departed() {
 void ListExchange::post(std::uint32_t to, std::uint32_t step, const List& list) {
   const bool unrounded = plan_.codec->rounds() && !list.rounded;
   const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
-  const std::span<std::byte> message = codec.encode(plan_.type, list, plan_.d, *this);
+  const std::span<std::byte> entries = codec.encode(plan_.type, list, plan_.d, *this);
+  const std::span<std::byte> message =
+      list.counts == nullptr || list.size == 0 ? entries : with_counts(entries, list);
   const auto flags = static_cast<std::uint16_t>((list.finite ? 0 : Header::kNonFinite) |
                                                 (unrounded ? Header::kUnrounded : 0));
   const std::uint32_t parts = parts_of(message.size(), group_.connections(to));
@@ -101,7 +103,8 @@ void ListExchange::post(std::uint32_t to, std::uint32_t step, const List& list) 
                             {.count = list.size,
                              .flags = flags,
                              .index_bytes = plan_.type.index_bytes,
-                             .parts = parts == 1 ? 0 : parts});
+                             .parts = parts == 1 ? 0 : parts,
+                             .count_bytes = message.size() - entries.size()});
   leaving_.emplace(group_, to, step, message, parts);
 }
 
@@ -152,8 +155,9 @@ Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, s
     }
     const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
     const ListHeader says{header.count, header.index_bytes, finite};
-    list = codec.decode(plan_.type, says, room.first(received), plan_.entries_of(ranks), plan_.d,
-                        *this);
+    const std::size_t end = before_counts(header, received);
+    list = codec.decode(plan_.type, says, room.first(end), plan_.entries_of(ranks), plan_.d, *this);
+    read_counts(room.subspan(end, header.count_bytes), list);
     list.finite = finite;
     list.rounded = !unrounded;
   } catch (const Damaged& damaged) {
@@ -180,6 +184,7 @@ List ListExchange::unite(const List& one, const List& other) {
         left.entries<Value, Index>(), right.entries<Value, Index>(), sum.room<Value, Index>());
     close(sum, merged.kept, merged.finite);
   });
+  add_up_counts(sum, left, right);
   return sum;
 }
 
@@ -239,6 +244,7 @@ List ListExchange::cut_by(const List& whole, Divide divide) {
     kept.rounded = list.rounded && plan_.codec->parts_are_rounded();
     close(kept, merged.kept, list.finite);
   });
+  add_up_counts(kept, list, {});
   return kept;
 }
 
@@ -268,6 +274,7 @@ List ListExchange::part(const List& list, std::uint64_t begin, std::uint64_t end
     const auto skipped = static_cast<std::size_t>(from - entries.indices);
     part.indices += skipped * sizeof(Index);
     part.values += skipped * sizeof(Value);
+    part.counts = part.counts == nullptr ? nullptr : part.counts + skipped;
   });
   part.capacity = part.size;
   part.memory = {};
@@ -295,6 +302,9 @@ List ListExchange::joined(const List& lower, const List& higher) {
   });
   both.rounded = low.rounded && high.rounded && plan_.codec->parts_are_rounded();
   close(both, low.size + high.size, low.finite && high.finite);
+  if (low.counts != nullptr || high.counts != nullptr) {
+    add_up_counts(both, low, high);
+  }
   return both;
 }
 

@@ -94,12 +94,26 @@ class ListExchange final : private Rooms {
  private:
   std::span<std::byte> room(std::size_t bytes) override { return group_.buffer(bytes); }
   [[nodiscard]] std::span<std::byte> message_room(std::uint64_t ranks) {
-    return group_.buffer(plan_.message_bytes(ranks));
+    return group_.buffer(plan_.message_bytes(ranks) + room_of_counts(ranks));
   }
   /// Rounds a finite list before it is closed; puts the error back if this rank is responsible for
   /// it.
   [[nodiscard]] Rounded round(const List& list, std::size_t count, bool answers,
                               bool zeros_are_lost);
+
+  /// Of a list that covers that many ranks; 0 if lists have no counts.
+  [[nodiscard]] std::size_t room_of_counts(std::uint64_t ranks) const;
+  /// Of the entries of a list made of two others, where lists have counts.
+  void add_up_counts(List& list, const List& left, const List& right);
+  /// A copy of the message of a list with counts, and these behind it.
+  [[nodiscard]] std::span<std::byte> with_counts(std::span<const std::byte> message,
+                                                 const List& list);
+  /// How many of the bytes received are not counts. Throws Damaged.
+  [[nodiscard]] std::size_t before_counts(const collectives::Header& header,
+                                          std::size_t received) const;
+  /// Throws Damaged.
+  void read_counts(std::span<const std::byte> code, List& list);
+
   void post(std::uint32_t to, std::uint32_t step, const List& list);
   /// What `divide` keeps of a list; this rank is responsible for what it drops. divide:
   /// Merged operator()<Value, Index>(entries, room to keep, room to drop).

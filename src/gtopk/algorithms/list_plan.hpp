@@ -20,6 +20,8 @@ struct ListPlan {
   std::uint64_t leaf = 0;
   /// A node keeps the first k of its union (gTop-k), else all of it (Top-k).
   bool reselects = true;
+  /// Lists say how many ranks are in each sum.
+  bool counted = false;
   /// Where each block has its own k, of which `k` is the sum.
   Blocks blocks{};
   const Codec* codec = nullptr;

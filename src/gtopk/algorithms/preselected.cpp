@@ -45,6 +45,10 @@ Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
         ErrorKind::kInvalidArgument,
         fmt::format("exchange takes lists of entries: {} selects nothing", plan.algorithm->name));
   }
+  if (plan.lists.counted) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "exchange delivers sums, and takes no mean over contributors");
+  }
   if (plan.lists.type.index_bytes != sizeof(std::uint32_t)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("exchange takes indices of 32 bits, d = {} needs more", call.d));

@@ -69,9 +69,6 @@ void commit(const SparseCall& call, std::uint32_t ranks, const List& own, const 
     }
     commit_as<T, Index>(call, ranks, own, result, dropped);
   });
-  if (happened) {
-    note(call.delivered, call.entry_type(), result);
-  }
 }
 
 }  // namespace
@@ -104,9 +101,16 @@ Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan,
   Task<List> exchanging = exchange.run(own);
   const List result = co_await exchanging;
 
-  const auto decide = [&] { return finite(call, group.size(), result); };
+  const List means = means_room(group, call, result);
+  const auto decide = [&] {
+    divide_by_counts(call, result, means);
+    return finite(call, group.size(), means);
+  };
   const auto finish = [&](bool happened) {
-    commit(call, group.size(), own, result, exchange.lists().dropped(), happened);
+    commit(call, group.size(), own, means, exchange.lists().dropped(), happened);
+    if (happened) {
+      note(call.delivered, call.entry_type(), result);
+    }
     if (happened && call.options.state != nullptr) {
       *call.options.state = selected.next;
     }

@@ -22,6 +22,7 @@ struct MergeScratch {
   GrowingBuffer indices;
   GrowingBuffer values;
   GrowingBuffer keys;
+  GrowingBuffer counts;
 };
 
 /// Adds the values of equal indices and keeps the first k of the union in the selection order.

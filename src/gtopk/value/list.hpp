@@ -39,6 +39,8 @@ struct List {
   std::span<std::byte> memory;
   std::byte* indices = nullptr;
   std::byte* values = nullptr;
+  /// Of each entry, how many ranks' values are added up in it; null: one's.
+  const std::uint32_t* counts = nullptr;
   std::size_t capacity = 0;
   std::size_t size = 0;
   /// False: a rank below met NaN or infinity. It has no entries then.

@@ -129,6 +129,25 @@ TEST(AutoChoice, GoesByCostsAndSemantics) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
+TEST(AutoChoice, OfAMeanOverContributorsIsAmongThoseThatDeliverWholeSumsOfSelections) {
+  constexpr std::uint32_t size = 5;
+  InprocRanks ranks(size, network(size), support::hosts_of(size, 1));
+  give_costs(ranks, kEthernet);
+  const auto ran = [&](std::uint64_t d, std::uint64_t k) {
+    Problem problem = random_problem(size, d, k, k);
+    problem.options.op = ReduceOp::kAvg;
+    problem.options.mean = MeanOver::kContributors;
+    problem.hosts = ranks.hosts();
+    const Ran ran = run_automatically(ranks, problem);
+    expect_outcome(problem, ran);
+    EXPECT_EQ(last_plan(ranks, 0).predictions.size(), 2U);
+    return ran.chosen;
+  };
+  EXPECT_EQ(ran(100'000, 10), "topk");
+  EXPECT_EQ(ran(100'000, 20'000), "exact");
+  EXPECT_TRUE(ranks.close().empty());
+}
+
 TEST(AutoChoice, GoesByWhichRanksShareAHost) {
   constexpr std::uint32_t size = 8;
   const auto chosen = [&](std::vector<std::string> hosts, std::uint64_t k, Semantics semantics) {

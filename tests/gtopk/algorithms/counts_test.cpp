@@ -26,21 +26,25 @@ using test::Counts;
 using test::Expected;
 using transport::TagKind;
 
-/// h + n e for each list, an empty message for each long list received, and h + 8 n for each
-/// message of the leaves' agreement.
-Counts of_lists(const std::vector<std::uint64_t>& lists, const std::vector<std::uint64_t>& answered,
-                std::uint64_t entry, const std::vector<std::uint64_t>& agreements) {
+/// h + n e and its counts for each list, an empty message for each long list received, and h + 8 n
+/// for each message of the leaves' agreement.
+Counts of_lists(const std::vector<std::uint64_t>& lists,
+                const std::vector<std::uint64_t>& of_counts,
+                const std::vector<std::uint64_t>& answered,
+                const std::vector<std::uint64_t>& of_counts_answered, std::uint64_t entry,
+                const std::vector<std::uint64_t>& agreements) {
   Counts counts;
   for (const std::uint64_t words : agreements) {
     ++counts.messages;
     counts.bytes += collectives::kHeaderBytes + 8 * words;
   }
-  for (const std::uint64_t entries : lists) {
+  for (std::size_t i = 0; i < lists.size(); ++i) {
     ++counts.messages;
-    counts.bytes += collectives::kHeaderBytes + entries * entry;
+    counts.bytes += collectives::kHeaderBytes + lists[i] * entry + of_counts[i];
   }
-  for (const std::uint64_t entries : answered) {
-    if (collectives::kHeaderBytes + entries * entry > sparse::kAcknowledgedBytes) {
+  for (std::size_t i = 0; i < answered.size(); ++i) {
+    if (collectives::kHeaderBytes + answered[i] * entry + of_counts_answered[i] >
+        sparse::kAcknowledgedBytes) {
       ++counts.messages;
     }
   }
@@ -133,8 +137,10 @@ std::vector<Expected> expected_counts(const Problem& problem) {
     const reference::Outcome outcome = reference::all_reduce(problem);
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       const reference::Lists& lists = outcome.lists[rank];
-      expected[rank] = {of_lists(lists.sent, lists.received, 4 + element, lists.words),
-                        of_lists(lists.received, lists.sent, 4 + element, lists.words)};
+      expected[rank] = {of_lists(lists.sent, lists.counts_sent, lists.received,
+                                 lists.counts_received, 4 + element, lists.words),
+                        of_lists(lists.received, lists.counts_received, lists.sent,
+                                 lists.counts_sent, 4 + element, lists.words)};
     }
     return expected;
   }
@@ -240,6 +246,24 @@ TEST_P(Counted, MessagesFollowFromTheTreeAlone) {
     }
   }
 }
+
+class CountedContributors : public Counted {};
+
+TEST_P(CountedContributors, BytesOfEveryRankAreThoseOfThePage) {
+  const auto [size, algorithm] = GetParam();
+  for (const DataType type : reference::kFloatingTypes) {
+    for (const std::uint64_t d : {300UL, 20000UL}) {  // the longer ones are acknowledged
+      Problem problem = full_problem(size, algorithm, type, d, d / 10);
+      problem.options.op = ReduceOp::kAvg;
+      problem.options.mean = MeanOver::kContributors;
+      expect_counts(problem, 1 + d % 2);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, CountedContributors,
+                         ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
+                                            ::testing::Values("topk", "exact")));
 
 class CountedLists : public Counted {};
 

@@ -59,7 +59,8 @@ Work predicted(const reference::Problem& problem) {
                      .k = problem.options.k,
                      .type = {DataType::kFloat32, 4},
                      .codec = &codec_registry().find(problem.options.wire).codec,
-                     .per_block = problem.options.selector == "block"});
+                     .per_block = problem.options.selector == "block",
+                     .counted = problem.options.mean == MeanOver::kContributors});
   algorithm_registry().find(problem.options.algorithm).cost(path);
   return path.work();
 }
@@ -152,6 +153,25 @@ TEST_P(CostOf, FewerEntriesThanLeavesIsWhatTheNetworkCounts) {
 INSTANTIATE_TEST_SUITE_P(Every, CostOf,
                          ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
                                             ::testing::ValuesIn(priced())));
+
+// Of disjoint selections every count is 1.
+TEST(CostOfContributors, IsWhatTheNetworkCounts) {
+  for (const std::uint32_t size : reference::kRankCounts) {
+    for (const char* const algorithm : {"topk", "exact"}) {
+      reference::Problem problem = disjoint(size, algorithm, 64, 64ULL * size);
+      problem.options.op = ReduceOp::kAvg;
+      const double without = predicted(problem).bytes();
+      problem.options.mean = MeanOver::kContributors;
+      const double with = predicted(problem).bytes();
+      const bool merges = size > 2 || (size == 2 && algorithm == std::string("exact"));
+      EXPECT_EQ(with > without, merges) << algorithm << " P=" << size;
+      const bool regions = algorithm == std::string("exact");
+      const double slack = regions ? static_cast<double>(kEntry * 2 * Tree(size).rounds()) : 0;
+      EXPECT_NEAR(with, static_cast<double>(counted(problem).bytes), slack)
+          << algorithm << " P=" << size;
+    }
+  }
+}
 
 // Regions of two blocks, and of so many that their codes are acknowledged.
 TEST(CostOfDense, OnACodedWireIsWhatTheNetworkCounts) {

@@ -27,7 +27,7 @@ class Options(Protocol):
 
 
 # Of them, those that determine a plan.
-_OF_PLANS = ("k", "density", "block", "select", "wire", "semantics")
+_OF_PLANS = ("k", "density", "block", "select", "wire", "mean", "op", "semantics")
 
 
 class GtopkBackend:

@@ -22,6 +22,7 @@ MOST = 2**63 - 1
 
 ACCUMULATES = ("gradient", "update")
 CLIPS = ("model", "unit")
+MEANS = ("ranks", "contributors")
 PUT_BACKS = ("own", "merged")
 SEMANTICS = ("dense", "exact_sum", "gtopk", "any")
 
@@ -73,17 +74,21 @@ class SparseOptions:
     wire: str | None = None
     semantics: str = "any"
     op: ReduceOp | ReduceOp.RedOpType = ReduceOp.SUM
+    mean: str = "ranks"
 
     def __post_init__(self) -> None:
         """Raise ValueError for an invalid value; make Python's numbers of all others."""
         _check("algorithm", self.algorithm, (*algorithms(), "auto"))
         _check("select", self.select, selectors())
         _check("put_back", self.put_back, PUT_BACKS)
+        _check("mean", self.mean, MEANS)
         check_wire(self.wire)
         _check("semantics", self.semantics, SEMANTICS)
         object.__setattr__(self, "block", _checked_block(self.block, self.select))
         if self.op not in (ReduceOp.SUM, ReduceOp.AVG):
             raise ValueError(f"gtopk: op must be ReduceOp.SUM or ReduceOp.AVG, given {self.op}")
+        if self.mean != "ranks" and self.op != ReduceOp.AVG:
+            raise ValueError(f"gtopk: mean={self.mean!r} needs op=ReduceOp.AVG, given {self.op}")
         if self.algorithm != "dense" or self.k is not None or self.density is not None:
             object.__setattr__(self, "k", _checked_k(self.k, self.density))
         if self.density is not None:
@@ -99,6 +104,7 @@ class SparseOptions:
             "algorithm": self.algorithm,
             "select": self.select,
             "wire": wire_named(self.wire),
+            "mean": self.mean,
             "put_back": self.put_back,
             "op": int(cast("Any", self.op)),  # torch's stubs do not know its number
             "semantics": self.semantics,
@@ -114,8 +120,7 @@ class SparseOptions:
 
 @functools.lru_cache(maxsize=1024)
 def _most_delivered(options: SparseOptions, d: int, ranks: int) -> int:
-    ignored = ("put_back", "op")
-    asked = {name: each for name, each in options.arguments.items() if name not in ignored}
+    asked = {name: each for name, each in options.arguments.items() if name != "put_back"}
     return cast("int", _native.load().most_delivered(d, ranks, **asked))
 
 

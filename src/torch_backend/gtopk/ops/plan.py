@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ReduceOp
 
 from gtopk.core.groups import backend_of
 from gtopk.core.torch_internals import is_outside
@@ -58,6 +59,7 @@ def plan(
     block: int = 4096,
     wire: str | None = None,
     semantics: str = "any",
+    mean: str = "ranks",
     group: dist.ProcessGroup | None = None,
     refresh: bool = False,
 ) -> Plan | None:
@@ -76,6 +78,7 @@ def plan(
         block: for select="block".
         wire: how lists are encoded.
         semantics: what the result must guarantee.
+        mean: "contributors" for a call with that mean; other calls send the same bytes.
         group: a process group of backend gtopk; None is the default group.
         refresh: measure again now. Otherwise costs are measured again after 10,000 more collectives
             of the group.
@@ -90,7 +93,10 @@ def plan(
     """
     if is_outside(group, "plan"):
         return None
-    options = SparseOptions(k, density, "auto", select, block, wire=wire, semantics=semantics)
+    op = ReduceOp.SUM if mean == "ranks" else ReduceOp.AVG
+    options = SparseOptions(
+        k, density, "auto", select, block, wire=wire, semantics=semantics, op=op, mean=mean
+    )
     return plan_with(options, check_whole(d, "d", 1), dtype, group, refresh=bool(refresh))
 
 

@@ -46,6 +46,7 @@ def sparse_all_reduce(
     wire: str | None = None,
     semantics: str = "any",
     op: ReduceOp | ReduceOp.RedOpType = ReduceOp.SUM,
+    mean: str = "ranks",
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Work | None:
@@ -115,6 +116,9 @@ def sparse_all_reduce(
             that satisfy it; an explicit algorithm must satisfy it.
         op: SUM, or AVG: the final sum divided by the number of ranks in the accumulation type, then
             rounded once. Residuals are never averaged.
+        mean: of AVG. "ranks": the sum is divided by the number of ranks; "contributors": at each
+            index by the number of ranks that sent it, which travels with merged lists. It takes
+            algorithm "topk" or "exact", which deliver whole sums of what was selected.
         group: a process group of backend gtopk; None is the default group.
         async_op: return immediately; do not touch the tensors until the Work is done.
 
@@ -135,7 +139,9 @@ def sparse_all_reduce(
     """
     if is_outside(group, "sparse_all_reduce"):
         return None
-    options = SparseOptions(k, density, algorithm, select, block, put_back, wire, semantics, op)
+    options = SparseOptions(
+        k, density, algorithm, select, block, put_back, wire, semantics, op, mean
+    )
     pieces = _pieces(tensor)
     d = sum(each.numel() for each in pieces)
     if residual is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
+from torch.distributed import ReduceOp
 
 from gtopk.core import standalone
 from gtopk.ops.options import SparseOptions, codes_dense
@@ -111,7 +112,6 @@ class Exchange:
         self._agreement = Agreement(number, digest, self.takes_part, group)
         self._works: list[Work | None] = []
         self._totals: list[torch.Tensor] = []
-        self._counts: list[torch.Tensor | None] = []
         self._errors: list[torch.Tensor | None] = []
         self._returned: list[torch.Tensor | None] = []
         self._outcome: Outcome | None = None
@@ -134,9 +134,10 @@ class Exchange:
                 work.wait()
         if not participants:
             return Outcome(participants, None, self._errors)
+        divided = self._settings.mean == "contributors"  # each coordinate, by the exchange
         means = [
-            part.part.restore(mean_of(total, len(participants) if counts is None else counts))
-            for part, total, counts in zip(self._parts, self._totals, self._counts, strict=True)
+            part.part.restore(total if divided else mean_of(total, len(participants)))
+            for part, total in zip(self._parts, self._totals, strict=True)
         ]
         for error, returned in zip(self._errors, self._returned, strict=True):
             if error is not None and returned is not None:
@@ -168,45 +169,33 @@ class Exchange:
         """
         settings = self._settings
         sent = selection.of(vector, shared)
-        counts = (sent != 0).to(sent.dtype) if settings.mean == "contributors" else None
+        by_coordinate = settings.mean == "contributors"
         error = error_left(vector, sent, settings.subtract) if settings.keeps_error else None
         loses = error is not None and settings.algorithm != "topk"
         returned = torch.zeros_like(sent) if loses else None
-        self._add(sent, error, counts, returned)
+        self._add(sent, error, returned)
         self._works.append(
             sparse_all_reduce(
                 sent,
                 residual=returned,
                 algorithm=settings.algorithm,
                 wire=settings.wire,
+                op=ReduceOp.AVG if by_coordinate else ReduceOp.SUM,
+                mean="contributors" if by_coordinate else "ranks",
                 group=self._group,
                 async_op=True,
                 **_selector(settings, shared.part.block),
             )
         )
-        if counts is not None:
-            # Ones, which one bit each and their blocks' mean of 1 hold exactly.
-            self._works.append(
-                sparse_all_reduce(
-                    counts,
-                    algorithm="topk",
-                    wire="sign",
-                    group=self._group,
-                    async_op=True,
-                    **_selector(settings, shared.part.block),
-                )
-            )
 
     def _add(
         self,
         total: torch.Tensor,
         error: torch.Tensor | None,
-        counts: torch.Tensor | None = None,
         returned: torch.Tensor | None = None,
     ) -> None:
         self._totals.append(total)
         self._errors.append(error)
-        self._counts.append(counts)
         self._returned.append(returned)
 
 

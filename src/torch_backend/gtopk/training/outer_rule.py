@@ -46,10 +46,8 @@ def error_left(wanted: torch.Tensor, sent: torch.Tensor, subtract: float) -> tor
     return wanted.sub_(sent if subtract == 1 else sent * subtract)
 
 
-def mean_of(total: torch.Tensor, divisor: int | torch.Tensor) -> torch.Tensor:
-    """Return total / divisor, in `total`. A tensor divides each coordinate; 0 counts as 1."""
-    if isinstance(divisor, torch.Tensor):
-        return total.div_(divisor.clamp_(min=1))
+def mean_of(total: torch.Tensor, divisor: int) -> torch.Tensor:
+    """Return total / divisor, in `total`."""
     # A GPU multiplies by the reciprocal of a number, but divides by a tensor.
     return total.div_(torch.full((), divisor, dtype=total.dtype, device=total.device))
 

@@ -1,0 +1,41 @@
+// Sparse, merge room: of how many ranks the entries of a list are that was made of two others. It
+// knows no values: whatever became of them, an entry has the ranks that its index had in both.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gtopk::sparse {
+
+/// Indices of a list, and how many ranks are in each of its entries; null: one.
+template <class Index>
+struct Counted {
+  const Index* indices = nullptr;
+  const std::uint32_t* counts = nullptr;
+  std::size_t size = 0;
+};
+
+/// sums[i] <- how many ranks are in the entry of indices[i] in both lists, which may have others,
+/// too.
+template <class Index>
+void add_counts(const Index* indices, std::size_t size, Counted<Index> a, Counted<Index> b,
+                std::uint32_t* sums) {
+  const auto take = [](const Counted<Index>& list, std::size_t& at, Index index) -> std::uint32_t {
+    while (at < list.size && list.indices[at] < index) {
+      ++at;
+    }
+    if (at == list.size || list.indices[at] != index) {
+      return 0;
+    }
+    const std::size_t here = at++;
+    return list.counts == nullptr ? 1 : list.counts[here];
+  };
+  std::size_t next_of_a = 0;
+  std::size_t next_of_b = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::uint32_t of_a = take(a, next_of_a, indices[i]);
+    sums[i] = of_a + take(b, next_of_b, indices[i]);
+  }
+}
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,29 @@
+// Sparse, wire room: how many ranks are in each entry of a list, as bits. The running sums of these
+// numbers ascend like indices and are coded like them (rice.hpp): about a bit for each entry as
+// long as most are 1. It knows no values and no indices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "src/gtopk/value/growing_buffer.hpp"
+
+namespace gtopk::sparse::counts {
+
+/// Bytes that encode() may write to, of so many entries in a group of so many ranks.
+[[nodiscard]] std::size_t room_for(std::size_t entries, std::uint64_t ranks);
+
+/// Those that it returns if every count is 1.
+[[nodiscard]] std::size_t fewest_bytes(std::size_t entries);
+
+/// Counts are at least 1. Returns how many bytes of `out` are the code.
+[[nodiscard]] std::size_t encode(const std::uint32_t* counts, std::size_t entries,
+                                 GrowingBuffer& scratch, std::byte* out);
+
+/// Reads nothing but `code`. Throws Damaged unless it is what encode() writes for `entries` counts
+/// from 1 to `ranks`; `counts` are undefined then.
+void decode(std::span<const std::byte> code, std::uint32_t* counts, std::size_t entries,
+            std::uint64_t ranks, GrowingBuffer& scratch);
+
+}  // namespace gtopk::sparse::counts
