@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from reference import _dense_sum, _walk
 from torch import nn
 
 Vector = np.ndarray
+Entries = dict[int, np.float32]
 
 
 @dataclasses.dataclass
@@ -33,6 +35,7 @@ class Rule:
     k: int | None = None
     wire: str | None = None
     mean: str = "participants"
+    clip: str | None = None
     sign: bool = False
     averages: bool = False
     visible: bool = False
@@ -233,7 +236,7 @@ class Replicas:
             self.use(*self.waiting.pop(0)[1:])
         for fragment in range(self.rule.fragments):
             if step % self.inner_steps == fragment * self.inner_steps // self.rule.fragments:
-                sums = {block: self.sum_of(fragment, block) for block in self.blocks(fragment)}
+                sums = self.sums_of(fragment)
                 if self.rule.delay:
                     self.waiting.append((step + self.rule.delay, fragment, sums))
                 else:
@@ -250,12 +253,35 @@ class Replicas:
             for model in self.models
         ]
 
-    def sum_of(self, fragment: int, block: int) -> tuple[Vector, list[Vector]]:
-        """The mean of what replicas send, and their errors afterwards."""
+    def sums_of(self, fragment: int) -> dict[int, tuple[Vector, list[Vector]]]:
+        """By block size, the mean of what replicas send, and their errors afterwards."""
+        rule, f = self.rule, np.float32
+        blocks = self.blocks(fragment)
+        if rule.averages:
+            sums = {block: _dense_sum(self.local(fragment, block)) for block in blocks}
+            return {block: (total / f(len(self.models)), []) for block, total in sums.items()}
+        wanted = {block: self.wanted(fragment, block) for block in blocks}
+        if rule.k is None and not rule.visible:
+            sums = {block: dense(wanted[block], rule.wire) for block in blocks}
+            return {b: (total / f(len(self.models)), left) for b, (total, left) in sums.items()}
+        lists = {
+            block: self.lists(
+                block, wanted[block], self.layouts[fragment].gather(block, self.shared)
+            )
+            for block in blocks
+        }
+        errors = {block: self.errors_left(wanted[block], lists[block]) for block in blocks}
+        if rule.clip:
+            lists = self.clipped(lists)
+        return {
+            block: (self.mean_of(lists[block], len(wanted[block][0])), errors[block])
+            for block in blocks
+        }
+
+    def wanted(self, fragment: int, block: int) -> list[Vector]:
+        """a of each replica."""
         rule, f = self.rule, np.float32
         local = self.local(fragment, block)
-        if rule.averages:
-            return _dense_sum(local) / f(len(local)), []
         shared = self.layouts[fragment].gather(block, self.shared)
         moved = [f(rule.scale) * (shared - each) for each in local]
         if rule.gradients:
@@ -266,11 +292,10 @@ class Replicas:
                 )
                 for model in self.models
             ]
-        wanted = [
+        return [
             f(rule.error_decay) * self.errors[r][fragment][block] + each
             for r, each in enumerate(moved)
         ]
-        return self.mean(block, wanted, shared)
 
     def use(self, fragment: int, sums: dict[int, tuple[Vector, list[Vector]]]) -> None:
         """Moves a fragment's shared parameters; all replicas take them over."""
@@ -296,29 +321,53 @@ class Replicas:
         d = u + f(rule.momentum) * v if rule.nesterov else v
         return f(1 - rule.lr * rule.decay) * shared - f(rule.lr) * d
 
-    def mean(self, block: int, wanted: list[Vector], shared: Vector) -> tuple[Vector, list[Vector]]:
-        rule, f = self.rule, np.float32
-        if rule.k is None and not rule.visible:
-            total, left = dense(wanted, rule.wire)
-            return total / f(len(wanted)), left
-        if rule.visible:
-            lists = [
+    def lists(self, block: int, wanted: list[Vector], shared: Vector) -> list[Entries]:
+        """What replicas send of a block size."""
+        if self.rule.visible:
+            return [
                 {i: each[i] for i in np.flatnonzero(bf16(shared - each) != bf16(shared))}
                 for each in wanted
             ]
-        else:
-            lists = [rounded(selected(each, block, rule.k), rule.wire) for each in wanted]
+        return [rounded(selected(each, block, self.rule.k), self.rule.wire) for each in wanted]
+
+    def errors_left(self, wanted: list[Vector], lists: list[Entries]) -> list[Vector]:
         errors = []
         for each, entries in zip(wanted, lists, strict=True):
             sent = np.zeros_like(each)
             sent[list(entries)] = list(entries.values())
-            errors.append(each - f(rule.subtract) * sent)
+            errors.append(each - np.float32(self.rule.subtract) * sent)
+        return errors
+
+    def clipped(self, lists: dict[int, list[Entries]]) -> dict[int, list[Entries]]:
+        """Those of all blocks; by replica. Of an even number of norms the median is the lower."""
+        f = np.float32
+        norms = [
+            f(
+                math.sqrt(
+                    math.fsum(float(v) ** 2 for some in lists.values() for v in some[r].values())
+                )
+            )
+            for r in range(len(self.models))
+        ]
+        median = sorted(norms)[(len(norms) - 1) // 2]
+        return {
+            block: [
+                entries
+                if norm <= median
+                else rounded({i: v * (median / norm) for i, v in entries.items()}, self.rule.wire)
+                for entries, norm in zip(some, norms, strict=True)
+            ]
+            for block, some in lists.items()
+        }
+
+    def mean_of(self, lists: list[Entries], numel: int) -> Vector:
+        rule, f = self.rule, np.float32
         union, _ = _walk(lists, 0, reselects=False)
-        total = np.zeros_like(wanted[0])
+        total = np.zeros(numel, f)
         for i, value in union.items():
             who = sum(i in entries for entries in lists)
             total[i] = value / f(who if rule.mean == "contributors" else len(lists))
-        return total, errors
+        return total
 
     def tensors(self, vectors: list[dict[int, Vector]]) -> list[Vector]:
         """By parameter."""

@@ -120,6 +120,9 @@ CASES = [
     ("sparseloco", {"wire": None, "subtract": 0.5, "k": 16}),
     ("sparseloco", {"wire": "bf16", "momentum": 0.6, "lr": 0.7, "transform": None}),
     ("sparseloco", {"error_decay": 0.0}),
+    ("sparseloco", {"clip": "median"}),
+    ("sparseloco", {"clip": "median", "wire": "bf16", "mean": "participants", "fragments": 2}),
+    ("pulseloco", {"clip": "median", "delay": 1}),
 ]
 
 
@@ -160,6 +163,7 @@ def check_each_part_of_the_rule_changes_what_it_should(me: Rank) -> None:
         ({"subtract": 0.5}, False),
         ({"momentum": 0.5}, True),
         ({"mean": "participants"}, True),
+        ({"clip": "median"}, True),
         ({"sign": True, "lr": 1e-3}, True),
         ({"wire": "sign"}, True),
         ({"k": 32}, True),

@@ -120,6 +120,12 @@ def check_bytes_of_a_round_of_lists(me: Rank) -> None:
     assert 0 < 8 * indices / sum(entries) < 8
 
 
+def check_bytes_of_a_norm(me: Rank) -> None:
+    """It travels ahead of the round to each of three others."""
+    usual = sent(Outer(0, preset="sparseloco"))
+    assert sent(Outer(0, preset="sparseloco", clip="median")) == usual + 3 * 8
+
+
 def check_bytes_of_who_contributed(me: Rank) -> None:
     """Of four replicas that move alike: the second list of each part says that two are in each."""
     with_counts = Outer(0, preset="sparseloco")

@@ -62,7 +62,7 @@ class OuterOptimizer(torch.optim.Optimizer):
             the parameters are. "cpu" leaves a full GPU its memory.
         overrides: of the preset's numbers, see ``Overrides`` in gtopk.training.outer_presets:
             inner_steps, lr, momentum, nesterov, decay, error_decay, scale, subtract, transform, k,
-            density, algorithm, wire, mean, sign, fragments, delay, mix.
+            density, algorithm, wire, mean, clip, sign, fragments, delay, mix.
 
     Raises:
         ValueError: an argument is invalid, or could not act; `inner` has parameters that are not

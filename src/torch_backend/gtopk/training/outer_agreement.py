@@ -46,16 +46,22 @@ def _weights(count: int, device: torch.device) -> torch.Tensor:
 
 
 class Agreement:
-    """One round's all-gather of (round, digest, whether this replica takes part)."""
+    """One round's all-gather of (round, digest, whether this replica takes part, norm)."""
 
     def __init__(
-        self, number: int, digest: int, takes_part: bool, group: dist.ProcessGroup | None
+        self,
+        number: int,
+        digest: int,
+        takes_part: bool,
+        group: dist.ProcessGroup | None,
+        norm: float | None = None,
     ) -> None:
-        """Begin; collective."""
+        """Begin; collective. norm: of what this replica sends; None on all: nobody needs it."""
         self._group = group
-        mine = torch.tensor(
-            [number, digest, int(takes_part)], dtype=torch.int64, device=meeting_place(group)
-        )
+        told = [number, digest, int(takes_part)]
+        if norm is not None:
+            told.append(int(torch.tensor(norm, dtype=torch.float64).view(torch.int64)))
+        mine = torch.tensor(told, dtype=torch.int64, device=meeting_place(group))
         self._all = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
         self._work = dist.all_gather(self._all, mine, group=group, async_op=True)
 
@@ -65,9 +71,7 @@ class Agreement:
         Raise RuntimeError on every replica if they are not in the same round, or have different
         shared parameters.
         """
-        if self._work is not None:
-            self._work.wait()
-        rounds, digests, parts = zip(*(each.tolist() for each in self._all), strict=True)
+        rounds, digests, parts, *_ = self._told()
         ranks = ranks_of(self._group)
         if len(set(rounds)) > 1:
             who = _differing(rounds, ranks)
@@ -83,6 +87,20 @@ class Agreement:
                 "step on all replicas"
             )
         return [place for place, takes_part in enumerate(parts) if takes_part]
+
+    def median_norm(self) -> float:
+        """Wait; return the median of the norms of those that take part, of two the lower one.
+
+        Raise as participants(). 0 if nobody takes part.
+        """
+        participants = self.participants()
+        norms = torch.tensor(self._told()[3], dtype=torch.int64).view(torch.float64)[participants]
+        return float(norms.median()) if participants else 0.0
+
+    def _told(self) -> list[tuple[int, ...]]:
+        if self._work is not None:
+            self._work.wait()
+        return [*zip(*(each.tolist() for each in self._all), strict=True)]
 
 
 def _differing(values: Sequence[int], ranks: Sequence[int]) -> list[int]:

@@ -16,7 +16,15 @@ from gtopk.core import standalone
 from gtopk.ops.options import SparseOptions, codes_dense
 from gtopk.ops.sparse_all_reduce import sparse_all_reduce
 from gtopk.training.outer_agreement import Agreement, digest_of
-from gtopk.training.outer_rule import error_left, mean_of, movement, visible, with_error
+from gtopk.training.outer_rule import (
+    clipped,
+    error_left,
+    mean_of,
+    movement,
+    norm_of,
+    visible,
+    with_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,18 +116,29 @@ class Exchange:
         if not self.takes_part:
             for each in wanted:
                 each.zero_()
+        lists = (
+            []
+            if selection is None
+            else [selection.of(each, part) for each, part in zip(wanted, parts, strict=True)]
+        )
         digest = digest_of(each.parameters for each in parts)
-        self._agreement = Agreement(number, digest, self.takes_part, group)
+        norm = norm_of(lists) if settings.clip else None
+        self._agreement = Agreement(number, digest, self.takes_part, group, norm)
         self._works: list[Work | None] = []
         self._totals: list[torch.Tensor] = []
         self._errors: list[torch.Tensor | None] = []
         self._returned: list[torch.Tensor | None] = []
         self._outcome: Outcome | None = None
-        for part, vector in zip(parts, wanted, strict=True):
-            if selection is None:
+        if selection is None:
+            for vector in wanted:
                 self._send_everything(vector)
-            else:
-                self._send_selection(vector, selection, part)
+            return
+        median = None if norm is None else self._agreement.median_norm()
+        for part, vector, sent in zip(parts, wanted, lists, strict=True):
+            error = error_left(vector, sent, settings.subtract) if settings.keeps_error else None
+            if norm is not None and median is not None:
+                clipped(sent, norm, median)
+            self._send_selection(sent, error, part)
 
     def finish(self) -> Outcome:
         """Wait for it. Raise as Agreement.participants() and sparse_all_reduce()."""
@@ -163,14 +182,14 @@ class Exchange:
             )
         )
 
-    def _send_selection(self, vector: torch.Tensor, selection: Selection, shared: Shared) -> None:
+    def _send_selection(
+        self, sent: torch.Tensor, error: torch.Tensor | None, shared: Shared
+    ) -> None:
         """As lists. Rounding what is rounded changes nothing: only algorithms that re-select leave
         anything, which returns to the error.
         """
         settings = self._settings
-        sent = selection.of(vector, shared)
         by_coordinate = settings.mean == "contributors"
-        error = error_left(vector, sent, settings.subtract) if settings.keeps_error else None
         loses = error is not None and settings.algorithm != "topk"
         returned = torch.zeros_like(sent) if loses else None
         self._add(sent, error, returned)

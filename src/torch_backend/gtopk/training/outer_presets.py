@@ -64,7 +64,7 @@ class Overrides(TypedDict, total=False):
     mean: Literal["participants", "contributors"]
     """Whom a coordinate's sum is divided by: all replicas, or those that selected it."""
     clip: Literal["median"] | None
-    """Not implemented."""
+    """"median": what a replica sends is scaled down to the median of all replicas' norms."""
     sign: bool
     """Whether only the sign of the mean moves the shared parameters."""
     fragments: int
@@ -98,6 +98,7 @@ class Settings:
     algorithm: str = "topk"
     wire: str | None = None
     mean: str = "participants"
+    clip: str | None = None
     sign: bool = False
     fragments: int = 1
     delay: int = 0
@@ -184,8 +185,7 @@ PRESETS: dict[str, Overrides] = {
         "mean": "contributors",
     },
 }
-# What an override must be for as long as it is not implemented.
-_NOT_YET: dict[str, object] = {"clip": None}
+# Overrides that are not implemented.
 _NEVER_YET = ("quorum", "grace")
 
 
@@ -225,9 +225,6 @@ def _refuse_what_is_not_there(given: dict[str, Any]) -> None:
             raise NotImplementedError(
                 f"gtopk: {name}= is not implemented: all replicas take part in each round"
             )
-    for name, only in _NOT_YET.items():
-        if given.pop(name, only) != only:
-            raise NotImplementedError(f"gtopk: {name}= is not implemented, except for {only!r}")
     if given.get("wire") == "statistical-2bit":
         raise NotImplementedError(
             "gtopk: wire='statistical-2bit' is not implemented: wire='2bit' loses less"
@@ -248,7 +245,9 @@ def _refuse_what_is_fixed(preset: str, given: dict[str, Any]) -> None:
             "sends what is visible in bfloat16, as it is",
         ),
         "demo": (
-            given.keys() - selection - {"error_decay", "subtract", "mean", "sign"},
+            given.keys()
+            - selection
+            - {"error_decay", "subtract", "mean", "clip", "sign"},
             "exchanges gradients in each step, and takes learning rate and weight decay from the "
             "inner optimizer",
         ),
@@ -303,6 +302,7 @@ def _check_values(values: dict[str, Any]) -> None:
     values["momentum"] = check_momentum(values.get("momentum", 0.0))
     _check_name(values, "transform", (None, "tiles", "dct"))
     _check_name(values, "mean", ("participants", "contributors"))
+    _check_name(values, "clip", (None, "median"))
     _check_name(values, "wire", (None, *(each for each in wires() if each != "lossless")))
     for name in ("nesterov", "sign"):
         if not isinstance(values.get(name, False), bool):
@@ -343,6 +343,11 @@ def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
             f"gtopk: mean='contributors' needs algorithm='topk' or 'exact', given "
             f"{settings.algorithm!r}: it delivers parts of sums, and nobody knows whose"
         )
+    if settings.clip and settings.algorithm != "topk":
+        raise ValueError(
+            f"gtopk: clip={settings.clip!r} needs algorithm='topk', given {settings.algorithm!r}: "
+            "what is not delivered would return to the error scaled down"
+        )
 
 
 def _check_what_acts(settings: Settings, given: dict[str, Any]) -> None:
@@ -355,7 +360,7 @@ def _check_what_acts(settings: Settings, given: dict[str, Any]) -> None:
             f"gtopk: error_decay={settings.error_decay} needs a selection (k= or density=) or a "
             "wire that rounds: without them a replica sends everything, and has no error"
         )
-    for name, without in (("transform", None), ("mean", "participants")):
+    for name, without in (("transform", None), ("mean", "participants"), ("clip", None)):
         if getattr(settings, name) != without and not settings.selects:
             raise ValueError(
                 f"gtopk: {name}={getattr(settings, name)!r} needs a selection: k= or density="

@@ -6,11 +6,14 @@ same bits, and so does numpy. Knows no ranks; docs/outer.md has the whole rule.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gtopk.training.outer_presets import Settings
 
 
@@ -44,6 +47,20 @@ def visible(wanted: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
 def error_left(wanted: torch.Tensor, sent: torch.Tensor, subtract: float) -> torch.Tensor:
     """Return wanted - subtract * sent, in `wanted`: what later rounds still have to send."""
     return wanted.sub_(sent if subtract == 1 else sent * subtract)
+
+
+def norm_of(lists: Sequence[torch.Tensor]) -> float:
+    """Return the norm of what a replica sends, rounded to float32; squares are added as doubles."""
+    total = sum(float(each.double().square_().sum()) for each in lists)
+    return float(torch.tensor(math.sqrt(total), dtype=torch.float32))
+
+
+def clipped(sent: torch.Tensor, norm: float, median: float) -> torch.Tensor:
+    """Return sent * median / norm, in `sent`, if its norm is above the median."""
+    if norm <= median:
+        return sent
+    share = torch.tensor(median, dtype=sent.dtype) / torch.tensor(norm, dtype=sent.dtype)
+    return sent.mul_(share.to(sent.device))
 
 
 def mean_of(total: torch.Tensor, divisor: int) -> torch.Tensor:
