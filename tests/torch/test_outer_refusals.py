@@ -51,7 +51,10 @@ REFUSED = [
     ({"preset": "demo", "lr": 1.0}, ValueError, "preset='demo' takes no 'lr': it exchanges grad"),
     ({"preset": "pulseloco", "k": 3}, ValueError, "preset='pulseloco' takes no 'k': it sends wh"),
     ({"inner_step": 3}, TypeError, "unexpected argument 'inner_step'; available: 'inner_steps'"),
-    ({"quorum": 2}, NotImplementedError, "quorum= is not implemented"),
+    ({"grace": 2.0}, NotImplementedError, "grace= is not implemented"),
+    ({"quorum": 0}, ValueError, "quorum must be a whole number, 1 or more, given 0"),
+    ({"quorum": 5}, ValueError, "quorum=5 is more than all replicas, 4 of them"),
+    ({"preset": "localsgd", "quorum": 2}, ValueError, "preset='localsgd' takes no 'quorum'"),
     ({"clip": "median"}, ValueError, "clip='median' needs a selection"),
     ({"clip": "mean"}, ValueError, "clip='mean' is unknown; available: None, 'median'"),
     (

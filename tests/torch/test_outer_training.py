@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from gtopk.training.outer_fragments import fragments_of, layer_of, smallest_gap, turns_of
 from ranks import Rank, RankSet
-from test_outer import INNER, STEPS, Outer
+from test_outer import INNER, STEPS, Outer, inner_of, inner_step
 from test_scaler import scaler
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -169,6 +169,38 @@ def check_a_round_without_replicas_changes_nothing(me: Rank) -> None:
     assert all(torch.equal(error[name], after[name]) for name in error)
     stats = outer.optimizer.stats()
     assert (stats["rounds"], stats["skipped"], stats["participants"]) == (2, 1, 0)
+
+
+def check_a_round_that_misses_its_quorum_is_skipped_by_all(me: Rank) -> None:
+    """Whoever is well goes on from its own parameters, and sends in the next round what it has not
+    sent in this one.
+    """
+    outer = Outer(me.rank, preset="sparseloco", quorum=4)
+    alone = network()
+    inner = inner_of(alone)
+    before, error = outer.shared(), outer.optimizer.state_dict()["gtopk"]["error"]
+    outer.steps(2)
+    for step in range(2):
+        inner_step(alone, inner, me.rank, step)
+    inner.step()  # again with the gradients of the last one
+    if me.rank == 1:
+        with torch.no_grad():
+            outer.model[0].weight[3, 5] = float("nan")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        outer.optimizer.step()
+    assert "3 replicas took part in round 0, fewer than quorum=4" in str(seen[-1].message)
+    assert torch.equal(outer.shared(), before)
+    after = outer.optimizer.state_dict()["gtopk"]["error"]
+    assert all(torch.equal(error[name], after[name]) for name in error)
+    assert torch.equal(flat(outer.model), before if me.rank == 1 else flat(alone))
+    stats = outer.optimizer.stats()
+    assert (stats["rounds"], stats["skipped"], stats["participants"]) == (1, 1, 3)
+    outer.optimizer.zero_grad()
+    outer.steps(INNER)
+    assert outer.optimizer.stats()["participants"] == 4
+    assert not torch.equal(outer.shared(), before)
+    assert replicas_are_bitwise_equal(outer.model)
 
 
 def check_a_sum_that_overflows_changes_nothing(me: Rank) -> None:

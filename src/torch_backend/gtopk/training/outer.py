@@ -62,7 +62,7 @@ class OuterOptimizer(torch.optim.Optimizer):
             the parameters are. "cpu" leaves a full GPU its memory.
         overrides: of the preset's numbers, see ``Overrides`` in gtopk.training.outer_presets:
             inner_steps, lr, momentum, nesterov, decay, error_decay, scale, subtract, transform, k,
-            density, algorithm, wire, mean, clip, sign, fragments, delay, mix.
+            density, algorithm, wire, mean, clip, sign, fragments, delay, mix, quorum.
 
     Raises:
         ValueError: an argument is invalid, or could not act; `inner` has parameters that are not
@@ -96,6 +96,11 @@ class OuterOptimizer(torch.optim.Optimizer):
             for names in fragments_of(parameters, self._settings.fragments)
         ]
         backend_of(group)
+        if self._settings.quorum > dist.get_world_size(group):
+            raise ValueError(
+                f"gtopk: quorum={self._settings.quorum} is more than all replicas, "
+                f"{dist.get_world_size(group)} of them"
+            )
         lines = self._settings.as_lines()
         lines += [(f"'{name}' has", _described(each)) for name, each in parameters.items()]
         check_alike(lines, group, _ALIKE)

@@ -151,7 +151,7 @@ class Exchange:
         for work in self._works:
             if work is not None:
                 work.wait()
-        if not participants:
+        if len(participants) < self._settings.quorum:
             return Outcome(participants, None, self._errors)
         divided = self._settings.mean == "contributors"  # each coordinate, by the exchange
         means = [

@@ -74,7 +74,7 @@ class Overrides(TypedDict, total=False):
     mix: float
     """The share of a replica's own parameters that it keeps when it takes over the shared ones."""
     quorum: int
-    """Not implemented."""
+    """Replicas that have to take part in a round; it is skipped if fewer do."""
     grace: float
     """Not implemented."""
 
@@ -103,6 +103,7 @@ class Settings:
     fragments: int = 1
     delay: int = 0
     mix: float = 0.0
+    quorum: int = 1
 
     @property
     def selects(self) -> bool:
@@ -186,7 +187,7 @@ PRESETS: dict[str, Overrides] = {
     },
 }
 # Overrides that are not implemented.
-_NEVER_YET = ("quorum", "grace")
+_NEVER_YET = ("grace",)
 
 
 def settings_of(preset: str, overrides: Overrides) -> Settings:
@@ -247,7 +248,7 @@ def _refuse_what_is_fixed(preset: str, given: dict[str, Any]) -> None:
         "demo": (
             given.keys()
             - selection
-            - {"error_decay", "subtract", "mean", "clip", "sign"},
+            - {"error_decay", "subtract", "mean", "clip", "sign", "quorum"},
             "exchanges gradients in each step, and takes learning rate and weight decay from the "
             "inner optimizer",
         ),
@@ -289,7 +290,7 @@ def _check_values(values: dict[str, Any]) -> None:
             f"gtopk: error_decay must be at most 1, given {values['error_decay']!r}: errors would "
             "grow from round to round"
         )
-    for name, least in (("fragments", 1), ("delay", 0)):
+    for name, least in (("fragments", 1), ("delay", 0), ("quorum", 1)):
         if name in values:
             values[name] = check_whole(values[name], name, least)
     if "mix" in values:

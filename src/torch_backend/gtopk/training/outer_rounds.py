@@ -176,9 +176,12 @@ class Rounds:
         assert pending is not None
         self.pending = None  # an exchange that failed is not waited for again
         outcome = pending.outcome()
-        if outcome.participants and pending.fragment == 0:
+        reached = self._reaches_quorum(outcome)
+        if reached and pending.fragment == 0:
             self._buffers.exchange(outcome.participants)
         for i, each in enumerate(self.fragments[pending.fragment]):
+            if not reached and pending.takes_part:
+                continue  # from its own parameters, as if it were not the round's end
             if outcome.means is not None:
                 self._move(each, outcome.means[i], outcome.errors[i])
             if self._settings.mix and pending.takes_part:
@@ -187,6 +190,9 @@ class Rounds:
             else:
                 each.part.scatter(each.parameters)
         self._count(outcome)
+
+    def _reaches_quorum(self, outcome: Outcome) -> bool:
+        return len(outcome.participants) >= self._settings.quorum
 
     def _move(self, shared: Shared, mean: torch.Tensor, error: torch.Tensor | None) -> None:
         shared.error = error
@@ -214,7 +220,14 @@ class Rounds:
         counted["rounds"] += 1
         counted["skipped"] += outcome.means is None
         counted["participants"] = len(outcome.participants)
-        if outcome.participants and outcome.means is None:
+        if not self._reaches_quorum(outcome):
+            if self._settings.quorum > 1:
+                warnings.warn(
+                    f"gtopk: {len(outcome.participants)} replicas took part in round "
+                    f"{self.number - 1}, fewer than quorum={self._settings.quorum}: it is skipped",
+                    stacklevel=7,
+                )
+        elif outcome.means is None:
             warnings.warn(
                 f"gtopk: the replicas' movements overflowed when they were added in round "
                 f"{self.number - 1}: the shared parameters stay as they were",
