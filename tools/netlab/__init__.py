@@ -9,7 +9,9 @@ gtopk, UCX beyond its environment variables, or torch itself: it imports only th
 Why the shaping is what it is: docs/lab.md.
 """
 
+from netlab.delayed import SwitchCounters
 from netlab.hosts import Counters, Hosts, Loopback
+from netlab.impairment import Impairment
 from netlab.job import Job, Outcome, RankResult
 from netlab.lab import Lab, LabError
 from netlab.shape import CALIBRATED, Shape
@@ -18,6 +20,7 @@ __all__ = [
     "CALIBRATED",
     "Counters",
     "Hosts",
+    "Impairment",
     "Job",
     "Lab",
     "LabError",
@@ -25,4 +28,5 @@ __all__ = [
     "Outcome",
     "RankResult",
     "Shape",
+    "SwitchCounters",
 ]

@@ -3,6 +3,7 @@
     python -m netlab check
     python -m netlab run --hosts 4 --rate 100mbit -- python train.py
     python -m netlab probe --rate 100mbit
+    python -m netlab probe --rate 200mbit --mtu 1500 --delay 25ms --loss 0.01%
 
 (with tools/ on PYTHONPATH, or as `python tools/netlab …`). Knows only the package's own surface.
 """
@@ -18,24 +19,57 @@ import sys
 if __package__ in (None, ""):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+from netlab.distance import measure
 from netlab.hosts import Hosts, Loopback
+from netlab.impairment import Impairment
 from netlab.job import print_line
 from netlab.lab import Lab, LabError, why_not
 from netlab.probe import as_json, calibrate
 from netlab.shape import Shape
 
 
+def _impairment(arguments: argparse.Namespace) -> Impairment | None:
+    asked = (arguments.delay, arguments.jitter, arguments.loss)
+    if asked == (None, None, None):
+        return None
+    return Impairment.of(
+        arguments.delay or "0ms",
+        arguments.jitter or "0ms",
+        arguments.loss or "0%",
+        reorder=arguments.reorder,
+        seed=arguments.seed,
+    )
+
+
+def _sysctls(arguments: argparse.Namespace) -> dict[str, str]:
+    pairs = [setting.partition("=") for setting in arguments.sysctl]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        raise ValueError(f"sysctl {wrong[0]!r}: expected KEY=VALUE")
+    return {key: value for key, _, value in pairs}
+
+
 def _make(
     arguments: argparse.Namespace, hosts: int, ranks_per_host: int = 1, *, in_turn: bool = False
 ) -> Hosts:
+    impairment = _impairment(arguments)
     if arguments.rate == "loopback":
+        if impairment is not None:
+            raise ValueError("loopback has no switch, so no delay and no loss: choose a rate")
         if ranks_per_host != 1:
             raise ValueError("ranks per host: loopback is one host, name its ranks by --hosts")
         return Loopback(hosts)
     shape = None
     if arguments.rate != "none":
         shape = Shape.of(arguments.rate, burst=arguments.burst, mtu=arguments.mtu)
-    lab = Lab(hosts, shape, ranks_per_host=ranks_per_host, in_turn=in_turn)
+    lab = Lab(
+        hosts,
+        shape,
+        ranks_per_host=ranks_per_host,
+        in_turn=in_turn,
+        congestion_control=arguments.congestion_control,
+        impairment=impairment,
+        sysctls=_sysctls(arguments),
+    )
     if lab.shape:
         kind = "calibrated" if lab.shape.calibrated else "NOT calibrated: run `netlab probe` first"
         print(
@@ -43,7 +77,14 @@ def _make(
             f"bucket {lab.shape.burst} B ({kind})",
             file=sys.stderr,
         )
+    if impairment is not None:
+        print(f"# delay: {impairment}; TCP {lab.congestion_control}", file=sys.stderr)
     return lab
+
+
+def _say_switch(hosts: Hosts) -> None:
+    if isinstance(hosts, Lab) and (counters := hosts.switch_counters()) is not None:
+        print(f"# {counters}", file=sys.stderr)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -57,6 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
         before = hosts.counters()
         outcome = hosts.run(command, timeout=arguments.timeout, on_line=print_line)
         after = hosts.counters()
+        _say_switch(hosts)
     for rank in outcome.ranks:
         line = (
             f"# rank {rank.rank}: exit {rank.returncode}, {rank.seconds:.2f} s, "
@@ -79,6 +121,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _probe(arguments: argparse.Namespace) -> int:
     with _make(arguments, 2) as hosts:
+        if isinstance(hosts, Lab) and hosts.impairment is not None:
+            print(measure(hosts, arguments.seconds, arguments.streams))
+            _say_switch(hosts)
+            return 0
         calibration = calibrate(hosts)
         # The calibrated bucket may travel free, whatever bucket was asked for.
         allowance = Shape.of(hosts.shape.rate).burst if hosts.shape else 0
@@ -116,6 +162,22 @@ def _check(_: argparse.Namespace) -> int:
     return 0 if reason is None else 1
 
 
+def _add_link(command: argparse.ArgumentParser) -> None:
+    """The options of the links, which `run` and `probe` share."""
+    command.add_argument("--rate", default="100mbit", help="100mbit, 1gbit, …, none, or loopback")
+    command.add_argument("--burst", type=int, help="bytes, instead of the calibrated bucket")
+    command.add_argument("--mtu", type=int, help="bytes, instead of the calibrated MTU")
+    command.add_argument("--delay", help="25ms, one way: a round trip takes twice as long")
+    command.add_argument("--jitter", help="2ms: each frame is delayed by 23 to 27 ms, in order")
+    command.add_argument("--loss", help="0.01%%, of the frames each way")
+    command.add_argument("--reorder", action="store_true", help="by jitter, frames may overtake")
+    command.add_argument("--seed", type=int, default=1, help="replays jitter and losses")
+    command.add_argument("--congestion-control", default="cubic", help="TCP's: cubic, reno, bbr")
+    command.add_argument(
+        "--sysctl", action="append", default=[], help="KEY=VALUE, set on every host; repeatable"
+    )
+
+
 def main() -> int:
     """Parses the command line and returns the exit code: 0, 1 (a rank or the probe failed), 2."""
     parser = argparse.ArgumentParser(prog="netlab", description="shaped hosts on one machine")
@@ -126,15 +188,19 @@ def main() -> int:
         "--ranks-per-host", type=int, default=1, help="which share its memory and link"
     )
     run.add_argument("--in-turn", action="store_true", help="rank r is on host r mod hosts")
-    run.add_argument("--rate", default="100mbit", help="100mbit, 1gbit, …, none, or loopback")
+    _add_link(run)
     run.add_argument("--timeout", type=float, help="seconds until the watchdog ends the ranks")
     run.add_argument("command", nargs=argparse.REMAINDER, help="-- CMD ARGS…")
-    run.set_defaults(action=_run, burst=None, mtu=None)
-    probe = commands.add_parser("probe", help="check the shaping and fit alpha and beta")
-    probe.add_argument("--rate", default="100mbit")
-    probe.add_argument("--burst", type=int, help="bytes, instead of the calibrated bucket")
-    probe.add_argument("--mtu", type=int, help="bytes, instead of the calibrated MTU")
+    run.set_defaults(action=_run)
+    probe = commands.add_parser(
+        "probe",
+        help="check the shaping and fit alpha and beta; with delay or loss, measure round trips "
+        "and plain TCP streams",
+    )
+    _add_link(probe)
     probe.add_argument("--json", help="also write the points to this file")
+    probe.add_argument("--seconds", type=float, default=10, help="with delay or loss: of streams")
+    probe.add_argument("--streams", type=int, default=1, help="with delay or loss: how many")
     probe.set_defaults(action=_probe)
     check = commands.add_parser("check", help="say whether a lab can be made here, and why not")
     check.set_defaults(action=_check)

@@ -1,6 +1,7 @@
-"""Room: tools/netlab. Hosts made of Linux namespaces, joined by a bridge, with shaped links.
+"""Room: tools/netlab. Hosts made of Linux namespaces, joined by a switch, with shaped links.
 
-Knows unshare, nsenter, ip and tc; must not know what runs on the hosts.
+The switch is the kernel's bridge, or, if links have delay or loss, a program (delayed.py). Knows
+unshare, nsenter, ip and tc; must not know what runs on the hosts.
 
 Each host, and the switch between them, is an unnamed set of namespaces (network, host name, IPC,
 mounts) held by one `cat` that waits on a pipe from us. Nothing is named in the machine's own
@@ -16,8 +17,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 
+from netlab.delayed import Switch, SwitchCounters, program
 from netlab.hosts import Counters, Hosts
+from netlab.impairment import Impairment
 from netlab.shape import Shape
 
 # Ranks of a host share memory with nobody else: System V's is per IPC namespace, and POSIX's lies
@@ -106,8 +110,10 @@ class Lab(Hosts):
     their one link. in_turn: ranks are dealt out one by one; otherwise neighbours share a host.
     rate: "100mbit" and the like (see Shape.of), a Shape, or None for links as fast as the machine.
     congestion_control: TCP's on every host; cubic is Linux's usual default. ipv6: hosts have IPv6
-    addresses instead of IPv4 ones. Interfaces are called eth0, hosts host0, host1, …, and these
-    names resolve. Needs root; raises LabError saying what is missing.
+    addresses instead of IPv4 ones. impairment: delay, jitter and loss of every link; None: none,
+    and the kernel's own bridge. sysctls: settings of every host, like {"net.ipv4.tcp_wmem": "4096
+    16384 4194304"}. Interfaces are called eth0, hosts host0, host1, …, and these names resolve.
+    Needs root; raises LabError saying what is missing.
     """
 
     interface = "eth0"
@@ -121,6 +127,8 @@ class Lab(Hosts):
         in_turn: bool = False,
         congestion_control: str = "cubic",
         ipv6: bool = False,
+        impairment: Impairment | None = None,
+        sysctls: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(hosts, ranks_per_host, in_turn=in_turn)
         if hosts > 250:
@@ -128,6 +136,9 @@ class Lab(Hosts):
         self.shape = Shape.of(rate) if isinstance(rate, str) else rate
         self.congestion_control = congestion_control
         self.ipv6 = ipv6
+        self.impairment = impairment
+        self.sysctls = dict(sysctls or {})
+        self._switch: Switch | None = None
         if (missing := why_not()) is not None:
             raise LabError(missing)
         self._namespaces: list[_Namespace] = []
@@ -153,34 +164,55 @@ class Lab(Hosts):
                 self._namespaces.append(_Namespace(name, names.name, family))
             for namespace in self._namespaces:
                 namespace.await_ready()
-        switch = self._namespaces[0]
+        self._connect(self._namespaces[0])
+        for host in range(self.hosts):
+            self._configure(host)
+        if self.impairment is not None:
+            self._impair(self._namespaces[0], self.impairment)
+
+    def _connect(self, switch: _Namespace) -> None:
         mtu = self.shape.mtu if self.shape else 1500
-        lines = ["link add switch type bridge", "link set switch up"]
+        bridged = self.impairment is None
+        lines = ["link add switch type bridge", "link set switch up"] if bridged else []
         for host in range(self.hosts):
             pid = self._host(host).process.pid
             lines.append(
                 f"link add port{host} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pid}"
             )
-            lines.append(f"link set port{host} master switch up")
+            lines.append(f"link set port{host} {'master switch ' if bridged else ''}up")
         switch.run("ip", "-batch", "-", script="\n".join(lines) + "\n")
         if self.shape:
             ports = "\n".join(self.shape.tc(f"port{host}") for host in range(self.hosts))
             switch.run("tc", "-batch", "-", script=ports + "\n")
-        for host in range(self.hosts):
-            own = self.address(host)
-            # A namespace inherits the machine's congestion control and may choose only among those
-            # that the machine allows; a route may name any.
-            if self.ipv6:
-                # nodad: no wait for another host with that address.
-                lines = [f"addr add {own}/64 dev eth0 nodad", "link set eth0 up"]
-                route = f"route replace {_SUBNET6} dev eth0 proto kernel"
-            else:
-                lines = [f"addr add {own}/24 dev eth0", "link set eth0 up"]
-                route = f"route replace {_SUBNET} dev eth0 proto kernel scope link src {own}"
-            lines.append(f"{route} congctl {self.congestion_control}")
-            self._host(host).run("ip", "-batch", "-", script="\n".join(lines) + "\n")
-            if self.shape:
-                self._host(host).run("tc", "-batch", "-", script=self.shape.tc("eth0") + "\n")
+
+    def _configure(self, host: int) -> None:
+        own = self.address(host)
+        namespace = self._host(host)
+        # A namespace inherits the machine's congestion control and may choose only among those
+        # that the machine allows; a route may name any.
+        if self.ipv6:
+            # nodad: no wait for another host with that address.
+            lines = [f"addr add {own}/64 dev eth0 nodad", "link set eth0 up"]
+            route = f"route replace {_SUBNET6} dev eth0 proto kernel"
+        else:
+            lines = [f"addr add {own}/24 dev eth0", "link set eth0 up"]
+            route = f"route replace {_SUBNET} dev eth0 proto kernel scope link src {own}"
+        lines.append(f"{route} congctl {self.congestion_control}")
+        namespace.run("ip", "-batch", "-", script="\n".join(lines) + "\n")
+        if self.shape:
+            namespace.run("tc", "-batch", "-", script=self.shape.tc("eth0") + "\n")
+        for key, value in self.sysctls.items():
+            path = "/proc/sys/" + key.replace(".", "/")
+            namespace.run("sh", "-c", 'printf %s "$2" > "$1"', "sh", path, value)
+
+    def _impair(self, switch: _Namespace, impairment: Impairment) -> None:
+        try:
+            for host in range(self.hosts):
+                self._host(host).run(program(), "--plain", "eth0")
+            ports = [f"port{host}" for host in range(self.hosts)]
+            self._switch = Switch(switch.enter(), impairment, ports)
+        except RuntimeError as error:
+            raise LabError(str(error)) from error
 
     def _host(self, host: int) -> _Namespace:
         if not 0 <= host < self.hosts:
@@ -209,6 +241,10 @@ class Lab(Hosts):
             for host in range(self.hosts)
         ]
 
+    def switch_counters(self) -> SwitchCounters | None:
+        """What the switch has delayed and dropped; None if links have no delay and no loss."""
+        return None if self._switch is None else self._switch.counters()
+
     def qdiscs(self) -> list[dict]:
         """`tc -json qdisc show` of every host's interface, then of every switch port.
 
@@ -222,6 +258,9 @@ class Lab(Hosts):
     def close(self) -> None:
         """Kills what is still running and takes the hosts down. Idempotent."""
         super().close()
+        if self._switch is not None:
+            self._switch.close()
+            self._switch = None
         for namespace in self._namespaces:
             namespace.close()
         self._namespaces.clear()

@@ -201,7 +201,7 @@ def _main() -> None:
         with socket.create_server(address) as server:
             link, _ = server.accept()
     else:
-        link = _connect(address)
+        link = connect(address)
     with link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if os.environ["RANK"] == "0":
@@ -210,7 +210,7 @@ def _main() -> None:
             print(json.dumps(_measure(link, sizes, repeats)))
 
 
-def _connect(address: tuple[str, int]) -> socket.socket:
+def connect(address: tuple[str, int]) -> socket.socket:
     """Rank 0 may still be starting: retries until it listens, for at most 30 s."""
     end = time.monotonic() + 30
     while True:

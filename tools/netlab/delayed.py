@@ -1,0 +1,136 @@
+"""Room: tools/netlab. The switch that delays and drops: its program, and the process that runs it.
+
+Knows the compiler and the program's protocol (tools/netlab/switch/main.cpp); must not know how
+hosts are made. The process ends when its stdin does, so with the lab, whatever ends that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from netlab.impairment import Impairment
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_SOURCES = pathlib.Path(__file__).resolve().parent / "switch"
+
+
+@dataclass(frozen=True)
+class SwitchCounters:
+    """Frames since the switch began. received: came in; forwarded: left it; lost: as asked for;
+    overflowed: dropped, as more than 64 MiB waited for a port; refused: dropped by a port's shaped
+    queue; missed: dropped, as the switch was too slow; oversized: dropped, an offload was on.
+    late_seconds, latest_seconds: mean and maximum, how long after it was due a frame was sent.
+    cpu_seconds: the switch's own."""
+
+    received: int
+    forwarded: int
+    lost: int
+    overflowed: int
+    refused: int
+    missed: int
+    oversized: int
+    late_seconds: float
+    latest_seconds: float
+    cpu_seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"switch: {self.received} frames in, {self.forwarded} out, {self.lost} lost as asked; "
+            f"dropped: {self.refused} by full ports, {self.overflowed} as too many waited, "
+            f"{self.missed + self.oversized} by mistake; late {self.late_seconds * 1e6:.0f} us on "
+            f"average, {self.latest_seconds * 1e3:.1f} ms at most; cpu {self.cpu_seconds:.2f} s"
+        )
+
+
+class Switch:
+    """A running switch. enter: the argv prefix of its namespace. Raises RuntimeError if it cannot
+    be compiled or started."""
+
+    def __init__(
+        self, enter: Sequence[str], impairment: Impairment, interfaces: Sequence[str]
+    ) -> None:
+        self.process = subprocess.Popen(
+            [
+                *(*enter, program()),
+                str(round(impairment.delay * 1e9)),
+                str(round(impairment.jitter * 1e9)),
+                repr(impairment.loss),
+                str(int(impairment.reorder)),
+                str(impairment.seed),
+                *interfaces,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        if self.process.stdout.readline() != "ready\n":
+            said = self.process.stderr.read().strip()
+            self.close()
+            raise RuntimeError(f"the switch did not start: {said}")
+
+    def counters(self) -> SwitchCounters:
+        """What it has carried and dropped so far. Raises RuntimeError if it has ended."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the switch has ended: {self.process.stderr.read().strip()}")
+        return SwitchCounters(**json.loads(line))
+
+    def close(self) -> None:
+        """Ends it and waits for that."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+@functools.cache
+def program() -> str:
+    """The path of netlab-switch: what CMake built, if it is not older than its source; otherwise
+    compiled here, once for each version of the source."""
+    sources = sorted(_SOURCES.glob("*.?pp"))
+    changed = max(source.stat().st_mtime for source in sources)
+    for preset in ("release", "dev"):
+        built = _ROOT / "build" / preset / "tools/netlab/netlab-switch"
+        if built.exists() and built.stat().st_mtime >= changed:
+            return str(built)
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    compiled = _ROOT / "build" / "netlab" / f"netlab-switch-{digest}"
+    if not compiled.exists():
+        _compile(sources, compiled)
+    return str(compiled)
+
+
+def _compile(sources: Sequence[pathlib.Path], program: pathlib.Path) -> None:
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise RuntimeError("a link with delay or loss needs a C++ compiler: apt-get install g++")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    # Compiled aside: another lab may be looking for it.
+    with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+        made = pathlib.Path(folder) / program.name
+        units = [str(source) for source in sources if source.suffix == ".cpp"]
+        done = subprocess.run(
+            [compiler, "-std=c++20", "-O2", "-o", str(made), *units],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"netlab-switch does not compile:\n{done.stderr.strip()}")
+        os.replace(made, program)

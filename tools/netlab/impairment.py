@@ -1,0 +1,93 @@
+"""Room: tools/netlab. A long link: delay, jitter and loss, and what textbooks say TCP makes of it.
+
+Pure: it runs nothing. How the switch delays and drops: tools/netlab/switch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+# TCP's header with timestamps, and IPv4's.
+_HEADERS = 52
+
+
+@dataclass(frozen=True)
+class Impairment:
+    """What every frame meets between two hosts, one way; a round trip meets it twice.
+
+    delay, jitter: seconds; a frame is delayed by a random time, uniform in delay ± jitter. loss:
+    the probability, 0 to 1, that a frame is lost, whatever happened to others. reorder: a frame may
+    overtake those before it; otherwise it waits for them. seed: replays losses and jitter.
+    """
+
+    delay: float = 0.0
+    jitter: float = 0.0
+    loss: float = 0.0
+    reorder: bool = False
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.jitter <= self.delay <= 10:
+            raise ValueError(
+                f"delay {self.delay} s, jitter {self.jitter} s: expected 0 <= jitter <= delay <= 10"
+            )
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"loss {self.loss}: expected at least 0 and less than 1")
+        if not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed {self.seed}: expected 0 to 2^64 - 1")
+
+    @staticmethod
+    def of(
+        delay: str = "0ms",
+        jitter: str = "0ms",
+        loss: str = "0%",
+        *,
+        reorder: bool = False,
+        seed: int = 1,
+    ) -> Impairment:
+        """From text: "25ms", "2ms", "0.01%". Raises ValueError with the accepted form."""
+        return Impairment(seconds(delay), seconds(jitter), share(loss), reorder, seed)
+
+    def __str__(self) -> str:
+        """One line that says it all, the round trip too."""
+        words = [f"{self.delay * 1e3:g} ms each way (round trip {self.delay * 2e3:g} ms)"]
+        if self.jitter:
+            words.append(f"jitter {self.jitter * 1e3:g} ms each way")
+        words.append(f"loss {self.loss * 100:g} % each way")
+        if self.reorder:
+            words.append("frames may overtake")
+        return ", ".join([*words, f"seed {self.seed}"])
+
+
+def seconds(text: str) -> float:
+    """`"25ms"` as 0.025."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
+    if match is None:
+        raise ValueError(f"time {text!r}: expected a number with us, ms or s, e.g. 25ms")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def share(text: str) -> float:
+    """`"0.01%"` as 0.0001."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
+    if match is None or float(match[1]) >= 100:
+        raise ValueError(f"loss {text!r}: expected a percentage below 100, e.g. 0.01%")
+    return float(match[1]) / 100
+
+
+def reno_bytes_per_second(mtu: int, rtt: float, loss: float) -> float:
+    """One Reno stream that only losses hold back: 1.22·MSS / (RTT·√p) (Mathis et al., 1997)."""
+    return math.inf if loss == 0 else 1.22 * (mtu - _HEADERS) / (rtt * math.sqrt(loss))
+
+
+def cubic_bytes_per_second(mtu: int, rtt: float, loss: float) -> float:
+    """The same for CUBIC (RFC 8312, sections 4.2 and 5.1): 1.054·(RTT/p)^(3/4) segments in flight,
+    or as many as Reno, whichever is more."""
+    if loss == 0:
+        return math.inf
+    cubic = 1.054 * (rtt / loss) ** 0.75 * (mtu - _HEADERS) / rtt
+    return max(cubic, reno_bytes_per_second(mtu, rtt, loss))
