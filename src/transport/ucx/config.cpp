@@ -71,6 +71,30 @@ std::uint32_t connections_of_environment() {
   return connections;
 }
 
+std::string ports_of_environment() {
+  const char* const variable = std::getenv("GTOPK_PORTS");
+  if (variable == nullptr) {
+    return {};
+  }
+  const std::string_view text = variable;
+  const std::size_t dash = text.find('-');
+  const auto port = [](std::string_view digits) {
+    std::uint16_t number = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    return error == std::errc{} && end == digits.data() + digits.size() ? number : 0;
+  };
+  const int first = port(text.substr(0, dash));
+  const int last = dash == std::string_view::npos ? first : port(text.substr(dash + 1));
+  if (first == 0 || last < first) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("GTOPK_PORTS is '{}': expected a range of TCP ports of 1 to 65535, like "
+                    "40000-40015",
+                    text));
+  }
+  return fmt::format("{}-{}", first, last);
+}
+
 DevicePointers device_pointers_of_environment() {
   const char* const variable = std::getenv("GTOPK_DEVICE_POINTERS");
   const std::string_view text = variable == nullptr ? "auto" : variable;
@@ -113,6 +137,11 @@ UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& pro
   throw_unless_ok(ucp_config_read("GTOPK", nullptr, &config), "reading UCX's configuration");
   config_.reset(config);
   read_environment();
+  // It is for gtopk alone, so it beats UCX_TCP_PORT_RANGE.
+  if (const std::string ports = ports_of_environment();
+      !ports.empty() && value("TCP_PORT_RANGE").empty()) {
+    apply("TCP_PORT_RANGE", ports, "GTOPK_PORTS");
+  }
   for (const auto& [key, value] : program) {
     choose(key, value, "program");
   }
@@ -171,6 +200,17 @@ std::string UcxConfig::network_devices() const {
   const char* const user = std::getenv("UCX_NET_DEVICES");
   const std::string chosen = value("NET_DEVICES");
   return chosen.empty() && user != nullptr ? std::string(user) : chosen;
+}
+
+std::string UcxConfig::said_of_ports() const {
+  for (const Setting& setting : settings_) {
+    if (setting.key == "TCP_PORT_RANGE") {
+      const bool ours = setting.source == "GTOPK_PORTS";
+      return fmt::format("{}={}", ours ? "GTOPK_PORTS" : "UCX_TCP_PORT_RANGE", setting.value);
+    }
+  }
+  const char* const user = std::getenv("UCX_TCP_PORT_RANGE");
+  return user == nullptr ? std::string() : fmt::format("UCX_TCP_PORT_RANGE={}", user);
 }
 
 std::string UcxConfig::said_of_transports() const {

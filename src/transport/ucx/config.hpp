@@ -23,6 +23,10 @@ struct Setting {
 /// is a number of 1 to kMostConnections.
 [[nodiscard]] std::uint32_t connections_of_environment();
 
+/// What GTOPK_PORTS says, as UCX writes it ("40000-40015"); empty where it is not set. Throws
+/// Error{kInvalidArgument} unless that is a range of ports, or one port.
+[[nodiscard]] std::string ports_of_environment();
+
 /// Whether device memory is handed to UCX (GTOPK_DEVICE_POINTERS).
 enum class DevicePointers : std::uint8_t {
   kAuto,    ///< where UCX knows such memory, and reaches the peer over more than TCP
@@ -49,6 +53,9 @@ class UcxConfig {
   [[nodiscard]] std::string value(const std::string& key) const;
   /// UCX_NET_DEVICES, whoever has set it; empty if nobody has.
   [[nodiscard]] std::string network_devices() const;
+  /// The ports at which UCX may take connections, and who says so: "GTOPK_PORTS=40000-40015";
+  /// empty if nobody does.
+  [[nodiscard]] std::string said_of_ports() const;
   /// What decides which transports and devices there are: "UCX_TLS=tcp,self (GTOPK_UCX_TLS)".
   [[nodiscard]] std::string said_of_transports() const;
 

@@ -36,13 +36,20 @@ timespec to_timespec(Duration duration) {
 
 }  // namespace
 
-UcxWorker::UcxWorker(const UcxContext& context, std::string_view tls) {
+UcxWorker::UcxWorker(const UcxContext& context, std::string_view tls, std::string_view ports) {
   const std::vector<ino_t> listened_before = listening_sockets();
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
   ucp_worker_h worker = nullptr;
   const ucs_status_t status = ucp_worker_create(context.get(), &params, &worker);
+  if (status == UCS_ERR_BUSY && !ports.empty()) {
+    throw Error(
+        ErrorKind::kTransport,
+        fmt::format("no TCP port is free for UCX on this host: {} gives one to each process "
+                    "and interface, and other processes have them; widen it",
+                    ports));
+  }
   const std::string no_room = status == UCS_OK ? "" : posix_shortage(tls);
   throw_unless_ok(status, no_room.empty() ? "ucp_worker_create"
                                           : fmt::format("ucp_worker_create: {}", no_room));

@@ -18,8 +18,8 @@ namespace gtopk::transport {
 
 class UcxWorker {
  public:
-  /// tls: UCX_TLS, for the text of an error.
-  UcxWorker(const UcxContext& context, std::string_view tls);
+  /// tls: UCX_TLS; ports: who says which ports UCX may take. Both for the texts of errors.
+  UcxWorker(const UcxContext& context, std::string_view tls, std::string_view ports);
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
   UcxWorker(UcxWorker&&) = delete;

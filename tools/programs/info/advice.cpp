@@ -154,6 +154,7 @@ void about_variables(const Machine& machine, Sentences& said) {
                                  "GTOPK_HOST",
                                  "GTOPK_BIND",
                                  "GTOPK_CONNECTIONS",
+                                 "GTOPK_PORTS",
                                  "GTOPK_SEND_WINDOW",
                                  "GTOPK_DENSE",
                                  "GTOPK_FLIGHT_RECORDER",
