@@ -336,8 +336,33 @@ def check_a_backward_that_raised_takes_what_was_pending_with_it(me: Rank) -> Non
     expected.at = training.at
     training.step()
     expected.step()
+    assert training.state.step == expected.state.step == 1
+    # Earlier ones keep gradients of the failed step themselves: "Faults of PyTorch" in
+    # docs/compatibility.md.
     for mine, other in zip(training.shards(), expected.shards(), strict=True):
-        assert torch.equal(mine, other)
+        assert torch.__version__ < "2.15" or torch.equal(mine, other)
+    dist.barrier()
+
+
+def check_a_backward_that_raised_is_over_with_the_next_forward(me: Rank) -> None:
+    """Else the next one would receive gradients that it has already."""
+    training = Training(me, density=0.2)
+    training.step()
+
+    def broken(gradient: torch.Tensor) -> None:
+        raise RuntimeError("broken on purpose")
+
+    loss = training.loss()
+    for parameter in training.model[0].parameters():
+        parameter.register_hook(broken)
+    with pytest.raises(RuntimeError, match="broken on purpose"):
+        loss.backward()
+    source = training.state.source
+    assert source.backward.is_open
+    source.before_forward()
+    assert not source.backward.is_open
+    assert not source.backward.exchanges
+    assert training.state.step == 1
     dist.barrier()
 
 

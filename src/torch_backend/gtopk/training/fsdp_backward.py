@@ -246,10 +246,11 @@ class ShardSource(Source):
             self._finish()
 
     def before_forward(self) -> None:
-        """Forget what a backward that raised has left to be exchanged later."""
+        """End a backward that raised: the next one gets none of its gradients."""
         if self._in_backward:
             self._in_backward, self._without = False, []
             self._separate.forget()
+            self.backward.settle()
 
     def _defer(
         self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float, times: int
