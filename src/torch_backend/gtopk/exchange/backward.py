@@ -184,7 +184,7 @@ class Backward:
             missing = self.exchanges[part.unit].missing
             if not part.names <= missing:
                 name = min(part.names - missing)
-                raise RuntimeError(f"gtopk: the gradient of '{name}' came twice {why}")
+                raise RuntimeError(f"gtopk: received two gradients for '{name}' {why}")
 
     def wait(self) -> None:
         """Wait until nothing of this backward is in flight."""
