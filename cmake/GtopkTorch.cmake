@@ -29,8 +29,22 @@ foreach(library IN ITEMS c10 torch_cpu)
                         LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/torch")
 endforeach()
 
-# gtopk_torch_libraries(SOURCES <files>): _torch_2_11.so and so on, of the package gtopk, with the
-# core in them. Installed beside the libraries that no other wheel brings; torch and libucx are in
+# libgtopk_core.so: the core, once for the libraries of every torch and for the programs of the
+# wheel, which would be two times as large with a core in each.
+add_library(gtopk_shared SHARED "${PROJECT_BINARY_DIR}/torch/empty.cpp")
+target_link_libraries(gtopk_shared PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,gtopk_core>
+                      INTERFACE fmt::fmt hwy::hwy ucx::ucp ucx::ucs Threads::Threads)
+target_include_directories(gtopk_shared INTERFACE
+                           $<TARGET_PROPERTY:gtopk_core,INTERFACE_INCLUDE_DIRECTORIES>)
+set(GTOPK_EXPORTED "${PROJECT_SOURCE_DIR}/cmake/gtopk_core.map")
+target_link_options(gtopk_shared PRIVATE "LINKER:--version-script=${GTOPK_EXPORTED}"
+                    "LINKER:-Bsymbolic,-z,defs,--gc-sections,--as-needed")
+set_target_properties(gtopk_shared PROPERTIES OUTPUT_NAME gtopk_core LINK_DEPENDS "${GTOPK_EXPORTED}"
+                      INSTALL_RPATH "$ORIGIN:$ORIGIN/../libucx/lib")
+install(TARGETS gtopk_shared LIBRARY DESTINATION gtopk COMPONENT python)
+
+# gtopk_torch_libraries(SOURCES <files>): _torch_2_11.so and so on, of the package gtopk. Installed
+# beside the libraries that no other wheel brings; torch and libucx are in
 # the process already when Python loads one. As one translation unit, since torch's headers take
 # longer to compile than all sources.
 function(gtopk_torch_libraries)
@@ -49,7 +63,7 @@ function(gtopk_torch_libraries)
     target_compile_options(gtopk_${name} PRIVATE "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/="
                                                  "-fmacro-prefix-map=${include}/=")
     gtopk_old_symbols(gtopk_${name})
-    target_link_libraries(gtopk_${name} PRIVATE gtopk::core -Wl,--no-as-needed
+    target_link_libraries(gtopk_${name} PRIVATE gtopk_shared -Wl,--no-as-needed
                           gtopk_stand_in_torch_cpu gtopk_stand_in_c10)
     set_target_properties(gtopk_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
     set_target_properties(gtopk_${name} PROPERTIES PREFIX "" OUTPUT_NAME "_${name}"

@@ -19,8 +19,10 @@ import gtopk
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUNDLED = {"libfmt", "libhwy"}
+CORE = "libgtopk_core"
 # What is present wherever it runs: torch, UCX, and what manylinux promises.
-FOUND = {"libtorch_cpu", "libc10", "libucp", "libucs"}
+TORCH = {"libtorch_cpu", "libc10"}
+UCX = {"libucp", "libucs"}
 PROMISED = {"libstdc++", "libm", "libgcc_s", "libc", "ld-linux-x86-64", "ld-linux-aarch64"}
 
 
@@ -55,6 +57,21 @@ def dynamic(library: pathlib.Path, tag: str) -> list[str]:
         ["readelf", "--wide", "-d", library], capture_output=True, text=True, check=True
     ).stdout
     return re.findall(rf"\({tag}\).*\[(.*)\]", said)
+
+
+def needs(library: pathlib.Path) -> set[str]:
+    return {each.split(".so")[0] for each in dynamic(library, "NEEDED")}
+
+
+def exported(library: pathlib.Path) -> set[str]:
+    """Names of what others can call of it, without arguments."""
+    said = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", "--demangle", library],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return {line.split(" ", 2)[2].split("(")[0] for line in said.splitlines()}
 
 
 def test_it_is_for_every_python_and_for_the_systems_that_its_symbols_allow(wheel, unpacked):
@@ -101,34 +118,43 @@ def test_both_ways_in_which_torch_looks_for_a_backend_lead_to_it(unpacked):
 
 
 def test_its_libraries_find_each_other_and_nothing_of_the_machine_that_built_them(unpacked):
-    for library in libraries(unpacked):
-        assert dynamic(library, "R(?:UN)?PATH") == ["$ORIGIN"], library.name
-        needed = {each.split(".so")[0] for each in dynamic(library, "NEEDED")}
-        assert needed >= FOUND, library.name
-        bundled = {each for each in needed if each in BUNDLED}
-        assert needed <= FOUND | PROMISED | bundled, library.name
+    package = unpacked / "gtopk"
+    core = package / f"{CORE}.so"
+    for library in [*libraries(unpacked), core]:
+        # The programs, which load no UCX beforehand, find it by way of the core.
+        way = "$ORIGIN:$ORIGIN/../libucx/lib" if library == core else "$ORIGIN"
+        assert dynamic(library, "R(?:UN)?PATH") == [way], library.name
+        needed = needs(library)
+        if library == core:
+            assert needed >= UCX
+        else:  # Python loads torch, and the process provides Python's symbols
+            assert needed >= TORCH | {CORE}, library.name
+            needed -= TORCH
+        assert needed - {CORE} <= UCX | PROMISED | BUNDLED, library.name
         for name in dynamic(library, "NEEDED"):
-            if name.split(".so")[0] in bundled:
-                assert (unpacked / "gtopk" / name).is_file(), name
-        # Python loads torch, and the process provides Python's symbols.
-        assert not [each for each in needed if "python" in each], library.name
+            if name.split(".so")[0] in BUNDLED | {CORE}:
+                assert (package / name).is_file(), name
     for program in programs(unpacked):
         assert dynamic(program, "R(?:UN)?PATH") == ["$ORIGIN/../../gtopk:$ORIGIN/../../libucx/lib"]
-        needed = {each.split(".so")[0] for each in dynamic(program, "NEEDED")}
-        assert needed <= {"libucp", "libucs"} | PROMISED | BUNDLED, program.name
+        needed = needs(program)
+        assert CORE in needed, program.name
+        assert needed <= UCX | PROMISED | BUNDLED | {CORE}, program.name
     for file in [*(unpacked / "gtopk").iterdir(), *programs(unpacked)]:
         if file.is_file():
             assert str(ROOT).encode() not in file.read_bytes(), file.name
 
 
-def test_it_is_small(wheel, unpacked):
-    for library in libraries(unpacked):
-        assert library.stat().st_size < 3.5 * 2**20, library.name
-    for program in programs(unpacked):
-        assert program.stat().st_size < 5 * 2**20, program.name
-    # Each of them contains the core, and some 200 KB of libsodium.
-    holders = len(libraries(unpacked)) + len(programs(unpacked))
-    assert wheel.stat().st_size < 1.5 * holders * 2**20
+def test_the_core_is_in_it_once(unpacked):
+    core = exported(unpacked / "gtopk" / f"{CORE}.so")
+    assert "gtopk::Communicator::run" in core
+    # What only the core has, such as its own copy of parts of fmt, is for nobody else.
+    assert not [each for each in core if each.startswith(("fmt::", "std::", "spdlog::"))]
+    for each in [*libraries(unpacked), *programs(unpacked)]:
+        assert each.stat().st_size < 1.25 * 2**20, each.name
+
+
+def test_it_is_small(wheel):
+    assert wheel.stat().st_size < 10 * 2**20
 
 
 def test_the_platform_is_that_of_the_newest_symbol():
