@@ -125,7 +125,7 @@ struct CommitWholeCall {
 /// success.
 struct Calls {
   /// Of this struct and all others here.
-  static constexpr std::uint32_t kVersion = 8;
+  static constexpr std::uint32_t kVersion = 9;
 
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.
@@ -142,8 +142,8 @@ struct Calls {
                              std::uint64_t most);
   int (*sketch)(const SketchCall& call, void* stream);
   int (*find)(const FindCall& call, void* stream);
-  /// Loads all kernels on the current device.
-  int (*load)();
+  /// Loads the kernels of calls on tensors of that type on the current device.
+  int (*load)(DataType dtype);
 };
 
 }  // namespace gtopk::cuda

@@ -78,14 +78,15 @@ int find_on(const FindCall& call, void* stream) {
                                            : OfValues<float>::find(call, stream);
 }
 
-int load_all() {
-  for (const auto load : {OfType<float>::load, OfType<double>::load, OfType<Bfloat16>::load,
-                          OfType<Float16>::load, OfValues<float>::load, OfValues<double>::load}) {
-    if (const int error = load(); error != cudaSuccess) {
-      return error;
+int load_of(DataType dtype) {
+  return visit_element(dtype, [&]<class T>() -> int {
+    for (const auto load : {OfType<T>::load, OfValues<Accumulation<T>>::load}) {
+      if (const int error = load(); error != cudaSuccess) {
+        return error;
+      }
     }
-  }
-  return cudaSuccess;
+    return cudaSuccess;
+  });
 }
 
 const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
@@ -98,6 +99,6 @@ extern "C" __attribute__((visibility("default"))) const gtopk::cuda::Calls* gtop
   static constexpr Calls kCalls{Calls::kVersion, number_tiles,   room_to_select, select_on,
                                 commit_on,       accumulate_on,  error_name,     gather_on,
                                 commit_whole_on, room_to_sketch, sketch_on,      find_on,
-                                load_all};
+                                load_of};
   return &kCalls;
 }

@@ -4,8 +4,10 @@
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "src/torch_backend/contiguous.hpp"
 #include "src/torch_backend/device_driver.hpp"
@@ -38,29 +40,42 @@ bool all_in_order(const DeviceTensors& tensors) {
 }
 
 /// Whether an error of CUDA's runtime says that the kernels do not run on this GPU, or with this
-/// driver: cudaErrorInsufficientDriver, NoKernelImageForDevice, UnsupportedPtxVersion.
-bool says_too_old(int error) { return error == 35 || error == 209 || error == 222; }
+/// driver: cudaErrorInsufficientDriver, NoKernelImageForDevice, and of its compiler for PTX, which
+/// a GPU newer than the kernels needs, JitCompilerNotFound, UnsupportedPtxVersion and
+/// JitCompilationDisabled.
+bool says_too_old(int error) {
+  static constexpr std::array kAll = {35, 209, 221, 222, 223};
+  return std::ranges::find(kAll, error) != kAll.end();
+}
 
-/// Once for each device: a kernel that is loaded when it is first launched may synchronise then,
-/// while a stream waits for a result. Returns false if the device cannot run them.
-bool load_kernels(const cuda::Calls& kernels, c10::Device device) {
+/// Loads the kernels of that type, once for each device: a kernel that is loaded when
+/// it is first launched may synchronise then, while a stream waits for a result. Returns false if
+/// the device cannot run them.
+bool load_kernels(const cuda::Calls& kernels, c10::Device device, DataType dtype) {
   static std::mutex mutex;
-  static std::map<c10::DeviceIndex, bool> loaded;
+  static std::map<c10::DeviceIndex, std::set<DataType>> loaded;
+  static std::set<c10::DeviceIndex> unfit;
   const std::lock_guard lock(mutex);
-  if (const auto known = loaded.find(device.index()); known != loaded.end()) {
-    return known->second;
+  if (unfit.contains(device.index())) {
+    return false;
+  }
+  std::set<DataType>& types = loaded[device.index()];
+  if (types.contains(dtype)) {
+    return true;
   }
   Lanes::of(device).refuse_capture();
   const c10::DeviceGuard now_current(device);
-  const int error = kernels.load();
+  const int error = kernels.load(dtype);
   if (says_too_old(error)) {
+    unfit.insert(device.index());
     TORCH_WARN("gtopk: ", device, " or its driver is too old for gtopk's kernels (",
                kernels.error_name(error), "): sparse all-reduces select and commit on the CPU. ",
                "GTOPK_CUDA_KERNELS=none avoids this warning");
-  } else {
-    rethrow_failures([&] { gpu::check_kernels(kernels, error, device.str(), "load the kernels"); });
+    return false;
   }
-  return loaded[device.index()] = error == 0;
+  rethrow_failures([&] { gpu::check_kernels(kernels, error, device.str(), "load the kernels"); });
+  types.insert(dtype);
+  return true;
 }
 
 }  // namespace
@@ -73,7 +88,7 @@ std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
     return nullptr;
   }
   const cuda::Calls* const kernels = device_kernels();
-  if (kernels == nullptr || !load_kernels(*kernels, device)) {
+  if (kernels == nullptr || !load_kernels(*kernels, device, tensors.dtype)) {
     return nullptr;
   }
   if (options.algorithm == "auto" && tensors.noted) {

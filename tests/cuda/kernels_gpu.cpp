@@ -47,7 +47,10 @@ Gpu::Gpu() : driver_(gpu::Driver::get()) {
   if (calls_ == nullptr) {
     throw std::runtime_error("GTOPK_CUDA_KERNELS names no kernels");
   }
-  check(calls_->load());
+  for (const DataType dtype :
+       {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16, DataType::kFloat16}) {
+    check(calls_->load(dtype));
+  }
 }
 
 Gpu::~Gpu() {

@@ -198,18 +198,30 @@ int find(const FindCall& call, void* stream) {
   });
 }
 
-int load() {
+template <class T>
+int load_of_type() {
+  Loader loader;
+  const std::size_t before = loaded().size();
+  gtopk::cuda::launch_all_of_type<T>(loader);
+  gtopk::cuda::launch_all_of_values<gtopk::Accumulation<T>>(loader);
+  fake::count("loaded", static_cast<std::int64_t>(loaded().size() - before));
+  return 0;
+}
+
+int load(DataType dtype) {
   if (fake::fails("load")) {
     return 209;  // cudaErrorNoKernelImageForDevice
   }
-  Loader loader;
-  gtopk::cuda::launch_all_of_type<float>(loader);
-  gtopk::cuda::launch_all_of_type<double>(loader);
-  gtopk::cuda::launch_all_of_type<gtopk::Bfloat16>(loader);
-  gtopk::cuda::launch_all_of_type<gtopk::Float16>(loader);
-  gtopk::cuda::launch_all_of_values<float>(loader);
-  gtopk::cuda::launch_all_of_values<double>(loader);
-  return 0;
+  switch (dtype) {
+    case DataType::kFloat32:
+      return load_of_type<float>();
+    case DataType::kFloat64:
+      return load_of_type<double>();
+    case DataType::kBfloat16:
+      return load_of_type<gtopk::Bfloat16>();
+    default:
+      return load_of_type<gtopk::Float16>();
+  }
 }
 
 const char* error_name(int) { return "an error of a fake's"; }

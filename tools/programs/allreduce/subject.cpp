@@ -193,7 +193,6 @@ Device::Device(std::uint32_t number) : gpu(number), kernels(cuda::load_calls(ker
     return;
   }
   const std::string name = "--memory cuda: " + gpu.name();
-  gpu::check_kernels(*kernels, kernels->load(), name, "load the kernels");
   const auto make_current = [this] { gpu.make_current(); };
   watch = std::make_unique<gpu::Watch>(gpu.driver(), gpu.stream(), name, make_current);
   launcher =
@@ -221,6 +220,8 @@ std::unique_ptr<Subject> subject(const Job& job, const Setting& setting, const D
   options.state = &state;
   std::optional<gpu::Way> way;
   if (device->kernels != nullptr) {
+    gpu::check_kernels(*device->kernels, device->kernels->load(setting.dtype),
+                       "--memory cuda: " + device->gpu.name(), "load the kernels");
     way = gpu::way_of({.d = setting.n, .dtype = setting.dtype, .ranks = job.size()}, options);
   }
   if (!way) {
