@@ -7,15 +7,25 @@ if(NOT Python_EXECUTABLE AND EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
 endif()
 find_package(Python 3.10 COMPONENTS Interpreter)
 
-# gtopk_wheel_dir(<package> <out>): the directory of an installed Python package, or empty.
-function(gtopk_wheel_dir package out)
+# gtopk_wheel_dirs(<package> <out>): the directories of an installed Python package, of which one
+# without an __init__.py may have several, as a list, or empty.
+function(gtopk_wheel_dirs package out)
   set(found "")
   if(Python_EXECUTABLE)
     string(CONCAT script "import importlib.util\n"
                          "spec = importlib.util.find_spec('${package}')\n"
-                         "print(spec.submodule_search_locations[0] if spec else '', end='')")
+                         "print(*(spec.submodule_search_locations if spec else ()), sep=';', end='')")
     execute_process(COMMAND "${Python_EXECUTABLE}" -c "${script}" OUTPUT_VARIABLE found
                     ERROR_VARIABLE ignored)
+  endif()
+  set(${out} "${found}" PARENT_SCOPE)
+endfunction()
+
+# gtopk_wheel_dir(<package> <out>): the first of them, or empty.
+function(gtopk_wheel_dir package out)
+  gtopk_wheel_dirs("${package}" found)
+  if(found)
+    list(GET found 0 found)
   endif()
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()

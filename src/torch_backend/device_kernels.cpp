@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -21,9 +22,15 @@ std::string folder() {
   return std::filesystem::path(here.dli_fname).parent_path().string();
 }
 
+/// Null where there are none; that is said unless it was asked for.
 const cuda::Calls* load_kernels() {
   try {
-    return cuda::load_calls(folder());
+    const cuda::Calls* const calls = cuda::load_calls(folder());
+    if (calls == nullptr && std::getenv("GTOPK_CUDA_KERNELS") == nullptr) {
+      TORCH_WARN("gtopk: this build has no kernels for GPUs (GTOPK_CUDA=OFF): sparse all-reduces ",
+                 "select and commit on the CPU. GTOPK_CUDA_KERNELS=none avoids this warning");
+    }
+    return calls;
   } catch (const std::runtime_error& error) {
     C10_THROW_ERROR(DistBackendError, error.what());
   }

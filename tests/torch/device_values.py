@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from ranks import Rank
+from ranks import Rank, run_script
 
 FAKE = "fake"
 
@@ -41,3 +43,13 @@ def meet(me: Rank, name: str) -> None:
 
 
 # Each of these: from tensors, all on one device, to results on the same one.
+
+
+def run_beside_the_fake(script: str, fake_library: str, **env: str) -> str:
+    """What a program of one rank prints, the driver being the fake device's unless it says so."""
+    here = str(pathlib.Path(__file__).parent)
+    folders = [env.pop("PYTHONPATH", None), here, os.environ.get("PYTHONPATH")]
+    path = os.pathsep.join(filter(None, folders))
+    done = run_script(script, GTOPK_CUDA_DRIVER=fake_library, PYTHONPATH=path, **env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

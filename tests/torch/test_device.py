@@ -7,7 +7,6 @@ on a GPU.
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -15,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from device_values import FAKE, fill, meet, read_later, synchronize, values
-from ranks import Rank, RankSet, run_script
+from ranks import Rank, RankSet
 
 import gtopk
 
@@ -363,75 +362,3 @@ def check_bad_arguments_are_errors_here_and_the_group_works_on(me: Rank) -> None
     work = there.clone()
     dist.all_reduce(work)
     assert work.cpu().tolist() == [2.0] * 4
-
-
-def run_beside_the_fake(script: str, fake_library: str) -> str:
-    """What a program of one rank prints, the driver being the fake device's unless it says so."""
-    here = str(pathlib.Path(__file__).parent)
-    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = run_script(script, GTOPK_CUDA_DRIVER=fake_library, PYTHONPATH=path)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_driver_that_is_missing_is_named(fake_library: str) -> None:
-    script = """
-import os, torch, torch.distributed as dist, fake
-fake.use()
-os.environ["GTOPK_CUDA_DRIVER"] = "/nowhere/libcuda.so.1"
-dist.init_process_group("cpu:gtopk,fake:gtopk", store=dist.HashStore(), rank=0, world_size=1)
-tensor = torch.ones(3)
-dist.all_reduce(tensor)
-try:
-    dist.all_reduce(tensor.to("fake"))
-except dist.DistBackendError as error:
-    print(error)
-dist.destroy_process_group()
-"""
-    printed = run_beside_the_fake(script, fake_library)
-    assert "/nowhere/libcuda.so.1 cannot be used" in printed
-    assert "GTOPK_CUDA_DRIVER" in printed
-
-
-def test_kernels_that_are_missing_are_named_and_without_any_tensors_are_staged(
-    fake_library: str,
-) -> None:
-    script = """
-import os, torch, torch.distributed as dist, fake, gtopk
-fake.use()
-os.environ["GTOPK_CUDA_KERNELS"] = "/nowhere/libgtopk_cuda.so"
-dist.init_process_group("cpu:gtopk,fake:gtopk", store=dist.HashStore(), rank=0, world_size=1)
-tensor = torch.arange(5.0).to("fake")
-try:
-    gtopk.sparse_all_reduce(tensor, k=2)
-except dist.DistBackendError as error:
-    print(error)
-os.environ["GTOPK_CUDA_KERNELS"] = "none"
-gtopk.sparse_all_reduce(tensor, k=2)
-print(tensor.cpu().tolist(), "select" in torch.ops.fake.counts())
-dist.destroy_process_group()
-"""
-    printed = run_beside_the_fake(script, fake_library)
-    assert "the kernels for GPUs in /nowhere/libgtopk_cuda.so cannot be used" in printed
-    assert "GTOPK_CUDA_KERNELS" in printed
-    assert "[0.0, 0.0, 0.0, 3.0, 4.0] False" in printed
-
-
-def test_a_device_that_is_too_old_for_the_kernels_is_staged(fake_library: str) -> None:
-    script = """
-import os, torch, torch.distributed as dist, fake, gtopk
-os.dup2(1, 2)
-fake.use()
-os.environ["GTOPK_CUDA_KERNELS"] = os.environ["GTOPK_CUDA_DRIVER"]
-torch.ops.fake.let_fail("load", 0)
-dist.init_process_group("cpu:gtopk,fake:gtopk", store=dist.HashStore(), rank=0, world_size=1)
-for _ in range(2):
-    tensor = torch.arange(5.0).to("fake")
-    gtopk.sparse_all_reduce(tensor, k=2)
-    print(tensor.cpu().tolist(), "select" in torch.ops.fake.counts())
-dist.destroy_process_group()
-"""
-    printed = run_beside_the_fake(script, fake_library)
-    assert printed.count("[0.0, 0.0, 0.0, 3.0, 4.0] False") == 2
-    assert printed.count("fake:0 or its driver is too old for gtopk's kernels") == 1
-    assert "GTOPK_CUDA_KERNELS=none" in printed

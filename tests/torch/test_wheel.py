@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import ctypes
 import email
 import pathlib
 import platform as machine
@@ -20,6 +21,7 @@ import gtopk
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUNDLED = {"libfmt", "libhwy"}
 CORE = "libgtopk_core"
+KERNELS = "libgtopk_cuda"
 # What is present wherever it runs: torch, UCX, and what manylinux promises.
 TORCH = {"libtorch_cpu", "libc10"}
 UCX = {"libucp", "libucs"}
@@ -151,6 +153,15 @@ def test_the_core_is_in_it_once(unpacked):
     assert not [each for each in core if each.startswith(("fmt::", "std::", "spdlog::"))]
     for each in [*libraries(unpacked), *programs(unpacked)]:
         assert each.stat().st_size < 1.25 * 2**20, each.name
+
+
+def test_it_has_the_kernels_which_need_no_driver_to_be_loaded(unpacked):
+    kernels = unpacked / "gtopk" / f"{KERNELS}.so"
+    assert exported(kernels) == {"gtopk_cuda_calls"}
+    assert needs(kernels) <= PROMISED | {"libdl", "librt", "libpthread"}
+    assert ctypes.CDLL(str(kernels)).gtopk_cuda_calls
+    # torch alone brings no other name of it into the process.
+    assert not [each for each in libraries(unpacked) if KERNELS in needs(each)]
 
 
 def test_it_is_small(wheel):

@@ -32,7 +32,7 @@ def main(words: list[str]) -> int:
     packs.add_argument("--into", type=pathlib.Path, default=ROOT / "build" / "gpu-check")
     packs.add_argument("--torch", default="2.11", help="the version there (default %(default)s)")
     packs.add_argument(
-        "--wheel", type=pathlib.Path, help="this one; default: build it (tools/wheel --cuda)"
+        "--wheel", type=pathlib.Path, help="this one; default: build it (tools/wheel)"
     )
     packs.add_argument(
         "--kernels", type=pathlib.Path, help="this libgtopk_cuda.so; default: the wheel's"

@@ -49,7 +49,7 @@ def pack(root: pathlib.Path, options: argparse.Namespace) -> int:
         shutil.copy(options.kernels, site / "gtopk" / KERNELS)
     if not (site / "gtopk" / KERNELS).exists():
         raise CheckError(
-            f"{wheel.name} has no kernels for GPUs: build it with tools/wheel --cuda, or name "
+            f"{wheel.name} has no kernels for GPUs: build it with tools/wheel, or name "
             f"them: --kernels build/release/src/cuda/{KERNELS}"
         )
     _ucx(ucx, site)
@@ -94,7 +94,7 @@ def bytes_of(folder: pathlib.Path) -> int:
 
 
 def _built(root: pathlib.Path, torch: str) -> pathlib.Path:
-    subprocess.run([str(root / "tools" / "wheel"), "--no-setup", "--cuda", torch], check=True)
+    subprocess.run([str(root / "tools" / "wheel"), "--no-setup", torch], check=True)
     (wheel,) = (root / "dist").glob("gtopk-*.whl")
     return wheel
 

@@ -1,0 +1,23 @@
+# cmake -DREPORT=<file> -P RunNvcc.cmake -- <command>...: runs nvcc. What ptxas says of registers,
+# stack frames and spills (-Xptxas=-v) goes to the file, and the rest, such as warnings, is printed.
+set(command "")
+set(found FALSE)
+math(EXPR last "${CMAKE_ARGC} - 1")
+foreach(at RANGE ${last})
+  if(found)
+    list(APPEND command "${CMAKE_ARGV${at}}")
+  elseif(CMAKE_ARGV${at} STREQUAL "--")
+    set(found TRUE)
+  endif()
+endforeach()
+execute_process(COMMAND ${command} RESULT_VARIABLE result OUTPUT_VARIABLE said ERROR_FILE "${REPORT}")
+file(STRINGS "${REPORT}" lines)
+list(FILTER lines EXCLUDE REGEX
+     "^ptxas info|bytes stack frame|^[ ]*$")
+list(JOIN lines "\n" errors)
+if(said OR errors)
+  message("${said}${errors}")
+endif()
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "nvcc failed (${result})")
+endif()
