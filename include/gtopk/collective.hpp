@@ -22,7 +22,7 @@ namespace engine {
 template <class T>
 class Task;
 class GroupView;
-class Keepsakes;
+class PerGroupState;
 }  // namespace engine
 
 /// The arguments that must be the same on every rank of a group: a collective's name and its named
@@ -113,7 +113,7 @@ struct Collective {
   std::function<engine::Task<void>(engine::GroupView&)> body;
   /// Told if it has failed, on the engine thread, even if it never started: what the group keeps,
   /// the collective's number in it, and why. May be empty.
-  std::function<void(engine::Keepsakes&, std::uint64_t number, const Error&)> failed;
+  std::function<void(engine::PerGroupState&, std::uint64_t number, const Error&)> failed;
 };
 
 }  // namespace gtopk

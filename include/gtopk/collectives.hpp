@@ -146,9 +146,9 @@ inline constexpr std::size_t kShortAllGather = 65536;
 /// The room that a detached call needs. nullopt if the call cannot be detached: its algorithm has
 /// no selection per rank, or no device selects like its selector (selection_rule.hpp). Throws
 /// Error{kInvalidArgument} for an invalid call.
-[[nodiscard]] std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
-                                                        const SparseOptions& options,
-                                                        std::uint32_t ranks);
+[[nodiscard]] std::optional<DetachedCapacity> detached_capacity(std::uint64_t d, DataType dtype,
+                                                                const SparseOptions& options,
+                                                                std::uint32_t ranks);
 
 /// What delivered sums are divided by, in the accumulation type.
 [[nodiscard]] double detached_divisor(const SparseOptions& options, std::uint32_t ranks);
@@ -161,11 +161,11 @@ inline constexpr std::size_t kShortAllGather = 65536;
 /// The room of a call in which no rank selects, and whose tensor stays on a device. nullopt if it
 /// cannot stay there: its algorithm selects, or cannot use a device. Throws
 /// Error{kInvalidArgument} for an invalid call.
-[[nodiscard]] std::optional<AccRoom> acc_room(std::uint64_t d, DataType dtype,
-                                              const SparseOptions& options);
+[[nodiscard]] std::optional<AccCapacity> acc_room(std::uint64_t d, DataType dtype,
+                                                  const SparseOptions& options);
 
 /// The indices of a room that is `drawn`, ascending: room.delivered of d, of room.index_bytes each.
-void draw_indices(const AccRoom& room, std::uint64_t d, std::uint64_t seed, void* indices);
+void draw_indices(const AccCapacity& room, std::uint64_t d, std::uint64_t seed, void* indices);
 
 /// Like the detached one.
 [[nodiscard]] Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType dtype,
@@ -175,8 +175,9 @@ void draw_indices(const AccRoom& room, std::uint64_t d, std::uint64_t seed, void
 /// The room of a call that leaves its algorithm to `auto`, and whose tensor stays on a device.
 /// nullopt if it names an algorithm, or no device selects like its selector. Throws
 /// Error{kInvalidArgument} for an invalid call.
-[[nodiscard]] std::optional<AutoRoom> auto_room(std::uint64_t d, DataType dtype,
-                                                const SparseOptions& options, std::uint32_t ranks);
+[[nodiscard]] std::optional<AutoCapacity> auto_room(std::uint64_t d, DataType dtype,
+                                                    const SparseOptions& options,
+                                                    std::uint32_t ranks);
 
 /// Like the detached one.
 [[nodiscard]] Collective sparse_all_reduce(const AutoOnDevice& step, std::uint64_t d,

@@ -27,7 +27,7 @@ struct EditCounts {
 };
 
 /// The most entries of each list, and how wide their indices are.
-struct DetachedRoom {
+struct DetachedCapacity {
   std::uint64_t selected = 0;
   std::uint64_t cleared = 0;
   std::uint64_t returned = 0;

@@ -30,14 +30,15 @@ class AccDevice {
   /// Of a call of `auto`: writes all of acc to AccOnDevice::sums.
   virtual void accumulate(Done done) = 0;
   /// Of `sketch`, once the cells in AccOnDevice::sums are those of all ranks, and finite: the first
-  /// AccRoom::candidates of all elements in the selection order of their estimates, with acc there
-  /// as values, in the order of the index; into AccOnDevice::candidates, `finite` and `report`.
+  /// AccCapacity::candidates of all elements in the selection order of their estimates, with acc
+  /// there as values, in the order of the index; into AccOnDevice::candidates, `finite` and
+  /// `report`.
   virtual void find(Done done) = 0;
 };
 
 /// What a call needs, and what is there when its operation starts. `seed` is options.seed, or else
 /// the operation's number in its group.
-struct AccRoom {
+struct AccCapacity {
   /// All of acc, in the sums.
   bool whole = false;
   /// The indices that draw_indices() gives, delivered.indices, and acc there, delivered.values.
@@ -76,9 +77,9 @@ struct AccOnDevice {
 
 /// Of a call that leaves its algorithm to `auto`, which chooses while the operation runs: ranks
 /// select, or they sum all of acc, for which the device is then asked. No sums: they select.
-struct AutoRoom {
-  DetachedRoom lists;
-  AccRoom acc;
+struct AutoCapacity {
+  DetachedCapacity lists;
+  AccCapacity acc;
 };
 
 /// What is to be applied is what acc.counts says, as of `dense`, if that has happened; else what

@@ -30,8 +30,8 @@ struct SelectionRule {
   std::uint64_t k_of_last = 0;
 };
 
-/// How a call's selector finds its entries; nullopt exactly where detached_room() and auto_room()
-/// return nullopt. Throws Error{kInvalidArgument} for an invalid call.
+/// How a call's selector finds its entries; nullopt exactly where detached_capacity() and
+/// auto_room() return nullopt. Throws Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
                                                           const SparseOptions& options);
 

@@ -14,14 +14,14 @@
 #include "src/collectives/by_hosts.hpp"
 #include "src/collectives/direct.hpp"
 #include "src/collectives/memory.hpp"
+#include "src/collectives/path_costs.hpp"
 #include "src/collectives/tree.hpp"
-#include "src/collectives/way_costs.hpp"
 
 namespace gtopk {
 
-using collectives::WayChoice;
-using collectives::Ways;
-using collectives::WaySetting;
+using collectives::DensePaths;
+using collectives::PathChoice;
+using collectives::PathSetting;
 using engine::GroupView;
 using engine::Task;
 
@@ -36,22 +36,22 @@ std::size_t total(std::span<const Bytes> rooms) {
 }
 
 /// Round the rings ranks send no less, in more messages, unless they share their host's link.
-Task<bool> goes_directly(GroupView& group, WayChoice& choice, std::size_t bytes) {
+Task<bool> goes_directly(GroupView& group, PathChoice& choice, std::size_t bytes) {
   if (group.size() == 1 || bytes > kShortAllGather) {
     co_return false;
   }
-  const bool few = bytes <= WayChoice::kFewBytes || !choice.ways().share_links();
-  if (few && choice.ways().may_go_directly() && choice.setting() == WaySetting::kAuto) {
+  const bool few = bytes <= PathChoice::kFewBytes || !choice.paths().share_links();
+  if (few && choice.paths().may_go_directly() && choice.setting() == PathSetting::kAuto) {
     choice.take(true);
     co_return true;
   }
-  Task<bool> choosing = choice.directly(&Ways::gather_directly, bytes);
+  Task<bool> choosing = choice.directly(&DensePaths::gather_directly, bytes);
   const bool answer = co_await choosing;
   co_return answer;
 }
 
 Task<void> gather(GroupView& group, std::span<const Bytes> rooms) {
-  WayChoice choice(group);
+  PathChoice choice(group);
   const std::size_t bytes = total(rooms);
   Task<bool> choosing = goes_directly(group, choice, bytes);
   const bool directly = co_await choosing;
@@ -92,7 +92,7 @@ Collective all_gather(const Buffers& rooms) {
   const auto held = std::make_shared<const std::vector<Bytes>>(std::move(bytes));
   collective.check = [held](const GroupShape& group) { check_rooms(*held, group); };
   collective.body = [held](GroupView& group) { return gather(group, *held); };
-  collective.failed = collectives::forget_ways;
+  collective.failed = collectives::forget_paths;
   collectives::take_moved(collective, collectives::memory_of(rooms));
   return collective;
 }

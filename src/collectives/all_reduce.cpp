@@ -11,9 +11,9 @@
 #include "src/collectives/fold.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/memory.hpp"
+#include "src/collectives/path_costs.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/tree.hpp"
-#include "src/collectives/way_costs.hpp"
 
 namespace gtopk::collectives {
 namespace {
@@ -178,13 +178,13 @@ Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, Data
   }
 }
 
-Task<void> reduce_the_quicker_way(GroupView& group, void* data, std::uint64_t d, DataType type,
-                                  ReduceOp op, double factor) {
+Task<void> reduce_by_the_quicker_path(GroupView& group, void* data, std::uint64_t d, DataType type,
+                                      ReduceOp op, double factor) {
   const std::size_t bytes = d * size_of(type);
-  WayChoice choice(group);
+  PathChoice choice(group);
   // Two ranks send each other as much along the tree, in fewer messages.
   if (bytes <= kRecursiveDoublingBytes && group.size() > 2) {
-    Task<bool> choosing = choice.directly(&Ways::reduce_directly, bytes);
+    Task<bool> choosing = choice.directly(&DensePaths::reduce_directly, bytes);
     const bool directly = co_await choosing;
     if (directly) {
       co_await reduce_directly(group, data, d, type, op, factor);
@@ -210,10 +210,10 @@ Collective all_reduce(Buffer data, ReduceOp op, double factor) {
                              .type("dtype", data.dtype)
                              .word("op", to_string(op));
   collective.body = [=](engine::GroupView& group) {
-    return collectives::reduce_the_quicker_way(group, data.data, data.count, data.dtype, op,
-                                               factor);
+    return collectives::reduce_by_the_quicker_path(group, data.data, data.count, data.dtype, op,
+                                                   factor);
   };
-  collective.failed = collectives::forget_ways;
+  collective.failed = collectives::forget_paths;
   collectives::take_host_only(collective, data.memory);
   return collective;
 }

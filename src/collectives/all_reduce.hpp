@@ -39,10 +39,10 @@ engine::Task<void> reduce_over_ranks(engine::GroupView& group, void* data, std::
                                      DataType type, ReduceOp op, std::uint32_t first_step = 0,
                                      double factor = 1);
 
-/// The same with the same bits, and the quicker of two ways if it is small (ways.hpp). The first
-/// thing that a collective does.
-engine::Task<void> reduce_the_quicker_way(engine::GroupView& group, void* data, std::uint64_t d,
-                                          DataType type, ReduceOp op, double factor);
+/// The same with the same bits, and the quicker of two ways if it is small (dense_paths.hpp). The
+/// first thing that a collective does.
+engine::Task<void> reduce_by_the_quicker_path(engine::GroupView& group, void* data, std::uint64_t d,
+                                              DataType type, ReduceOp op, double factor);
 
 /// The most steps that one reduction takes: the tree's, then the ring's.
 [[nodiscard]] constexpr std::uint32_t reduction_steps(std::uint32_t ranks) {

@@ -20,22 +20,22 @@
 #include "src/collectives/fold.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/memory.hpp"
+#include "src/collectives/path_costs.hpp"
 #include "src/collectives/tree.hpp"
-#include "src/collectives/way_costs.hpp"
 
 namespace gtopk {
 namespace {
 
 using collectives::BetweenHosts;
 using collectives::BroadcastTree;
+using collectives::DensePaths;
 using collectives::folded;
 using collectives::Header;
 using collectives::kHeaderBytes;
+using collectives::PathChoice;
+using collectives::PathSetting;
 using collectives::Steps;
 using collectives::Tree;
-using collectives::WayChoice;
-using collectives::Ways;
-using collectives::WaySetting;
 using engine::GroupView;
 using engine::Message;
 using engine::Task;
@@ -161,12 +161,12 @@ Task<void> broadcast_with_headers(GroupView& group, std::uint32_t root, std::spa
 }
 
 Task<void> broadcast_few(GroupView& group, std::uint32_t root, Bytes data) {
-  WayChoice choice(group);
+  PathChoice choice(group);
   bool directly = false;
   // Along the tree three ranks send three messages one after the other. More ranks would send more
   // messages directly than along it, which was measured to be slower.
-  if (group.size() == 3 || choice.setting() == WaySetting::kDirect) {
-    Task<bool> choosing = choice.directly(&Ways::broadcast_directly, data.size());
+  if (group.size() == 3 || choice.setting() == PathSetting::kDirect) {
+    Task<bool> choosing = choice.directly(&DensePaths::broadcast_directly, data.size());
     directly = co_await choosing;
   }
   if (directly) {
@@ -189,10 +189,10 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
     co_return;
   }
 
-  WayChoice choice(group);
+  PathChoice choice(group);
   bool chain = false;
-  if (choice.ways().hosts() > 2) {
-    Task<bool> choosing = choice.directly(&Ways::broadcast_down_a_chain, data.size());
+  if (choice.paths().hosts() > 2) {
+    Task<bool> choosing = choice.directly(&DensePaths::broadcast_down_a_chain, data.size());
     chain = co_await choosing;
   }
   const BroadcastTree tree(group.hosts(), root, group.rank(),
@@ -246,7 +246,7 @@ Collective broadcast(Buffer data, std::uint32_t root) {
                              .number("root", root);
   collective.check = [root](const GroupShape& group) { group.check_rank(root, "the root"); };
   collective.body = [=](GroupView& group) { return broadcast_from(group, root, bytes); };
-  collective.failed = collectives::forget_ways;
+  collective.failed = collectives::forget_paths;
   if (go_with_headers(bytes.size())) {
     collectives::take_host_only(collective, bytes.memory(),
                                 "copies broadcasts of at most 16384 bytes");

@@ -13,13 +13,13 @@ namespace {
 using engine::GroupView;
 using engine::Task;
 
-/// One per group, in its keepsakes.
+/// One per group.
 struct KnownRings {
   std::optional<HostRings> rings;
 };
 
 const HostRings& rings_of(GroupView& group) {
-  auto& known = group.keepsakes().of<KnownRings>();
+  auto& known = group.per_group_state().of<KnownRings>();
   if (!known.rings) {
     known.rings.emplace(group.hosts(), group.rank());
   }

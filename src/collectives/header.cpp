@@ -16,10 +16,10 @@ using engine::Task;
 namespace {
 
 /// Other ranks learn why an operation failed by its text, cut off at about 900 bytes.
-constexpr std::string_view kWaysDiffer = "ranks go different ways";
+constexpr std::string_view kWaysDiffer = "ranks go different paths";
 constexpr std::uint16_t kWay = Header::kOtherWay | Header::kMeasures;
 
-std::string_view way(std::uint16_t flags) {
+std::string_view path(std::uint16_t flags) {
   if ((flags & Header::kMeasures) != 0) {
     return "measures first what messages cost";
   }
@@ -97,8 +97,8 @@ void require_payload(const Header& header, const Payload& expected, const GroupV
         ErrorKind::kMismatch,
         fmt::format("{}: {} {}, {} {}, both in {} #{}: GTOPK_DENSE must be the same on all ranks; "
                     "if it is, one of them failed as the group measured, and the next call works",
-                    kWaysDiffer, group.member(from), way(header.flags), group.member(group.rank()),
-                    way(expected.flags), group.call(), header.sequence));
+                    kWaysDiffer, group.member(from), path(header.flags), group.member(group.rank()),
+                    path(expected.flags), group.call(), header.sequence));
   }
   throw Error(ErrorKind::kMismatch,
               fmt::format("{} sent a damaged header: {} elements, flags {:04x}, {}-byte indices, "

@@ -18,9 +18,9 @@ struct Header {
   /// Values are unrounded even though the call's wire rounds: they are sums, which it does not
   /// round.
   static constexpr std::uint16_t kUnrounded = 2;
-  /// The sender goes the other way: not along a tree (ways.hpp).
+  /// The sender goes the other way: not along a tree (dense_paths.hpp).
   static constexpr std::uint16_t kOtherWay = 8;
-  /// The sender measures first what messages cost (way_costs.hpp).
+  /// The sender measures first what messages cost (path_costs.hpp).
   static constexpr std::uint16_t kMeasures = 16;
   static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kOtherWay | kMeasures;
 

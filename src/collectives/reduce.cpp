@@ -13,9 +13,9 @@
 #include "src/collectives/by_hosts.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/memory.hpp"
+#include "src/collectives/path_costs.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/tree.hpp"
-#include "src/collectives/way_costs.hpp"
 
 namespace gtopk {
 namespace {
@@ -35,7 +35,7 @@ Task<void> by_all_reduce(GroupView& group, std::uint32_t root, void* data, std::
       std::memcpy(into, data, bytes);
     }
   }
-  co_await collectives::reduce_the_quicker_way(group, into, d, type, op, factor);
+  co_await collectives::reduce_by_the_quicker_path(group, into, d, type, op, factor);
 }
 
 Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64_t d, DataType type,
@@ -115,7 +115,7 @@ Collective reduce(Buffer data, std::uint32_t root, ReduceOp op, double factor) {
   collective.body = [=](GroupView& group) {
     return reduce_to(group, root, data.data, data.count, data.dtype, op, factor);
   };
-  collective.failed = collectives::forget_ways;
+  collective.failed = collectives::forget_paths;
   collectives::take_host_only(collective, data.memory);
   return collective;
 }

@@ -19,15 +19,15 @@
 #include "src/collectives/by_hosts.hpp"
 #include "src/collectives/direct.hpp"
 #include "src/collectives/memory.hpp"
+#include "src/collectives/path_costs.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/tree.hpp"
-#include "src/collectives/way_costs.hpp"
 
 namespace gtopk {
 namespace {
 
-using collectives::WayChoice;
-using collectives::Ways;
+using collectives::DensePaths;
+using collectives::PathChoice;
 using engine::GroupView;
 using engine::Task;
 
@@ -75,8 +75,8 @@ Task<void> reduce_to_parts(GroupView& group, std::span<const Segment> parts, Seg
     co_return;
   }
   if (bytes <= collectives::kRecursiveDoublingBytes) {
-    WayChoice choice(group);
-    Task<bool> choosing = choice.directly(&Ways::reduce_scatter_directly, bytes);
+    PathChoice choice(group);
+    Task<bool> choosing = choice.directly(&DensePaths::reduce_scatter_directly, bytes);
     const bool directly = co_await choosing;
     if (directly) {
       co_await collectives::reduce_scatter_directly(group, parts, output.data, type, op, factor);
@@ -139,7 +139,7 @@ Collective reduce_scatter(const ConstBuffers& parts, Buffer output, ReduceOp op,
   collective.body = [=](GroupView& group) {
     return reduce_to_parts(group, *held, into, dtype, op, factor);
   };
-  collective.failed = collectives::forget_ways;
+  collective.failed = collectives::forget_paths;
   collectives::take_host_only(collective, collectives::memory_of(parts, output.memory));
   return collective;
 }

@@ -54,12 +54,12 @@ class RingOrder {
 }
 
 /// A piece of a part of `size` elements.
-struct Stretch {
+struct Interval {
   std::uint64_t begin;
   std::uint64_t size;
 };
-[[nodiscard]] constexpr Stretch stretch_of(std::uint64_t size, std::uint64_t number,
-                                           std::uint64_t pieces) {
+[[nodiscard]] constexpr Interval interval_of(std::uint64_t size, std::uint64_t number,
+                                             std::uint64_t pieces) {
   const std::uint64_t begin = size * number / pieces;
   return {begin, size * (number + 1) / pieces - begin};
 }

@@ -39,9 +39,9 @@ class RingParts {
   }
   [[nodiscard]] std::span<std::byte> piece(std::uint32_t part, std::uint64_t number) const {
     const Segment& segment = segments_[part * per_part_ + number / pieces_];
-    const Stretch stretch = stretch_of(segment.size, number % pieces_, pieces_);
-    return {static_cast<std::byte*>(segment.data) + stretch.begin * element_,
-            stretch.size * element_};
+    const Interval interval = interval_of(segment.size, number % pieces_, pieces_);
+    return {static_cast<std::byte*>(segment.data) + interval.begin * element_,
+            interval.size * element_};
   }
 
  private:

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "src/collectives/way_costs.hpp"
+#include "src/collectives/path_costs.hpp"
 #include "src/communicator/host_name.hpp"
 #include "src/communicator/member_card.hpp"
 #include "src/communicator/peer_directory.hpp"
@@ -53,11 +53,11 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
                  .host = {},
                  .dense = {},
                  .refusal = {}};
-  auto ways = collectives::WaySetting::kAuto;
+  auto ways = collectives::PathSetting::kAuto;
   thread.call([&] {
     try {
       own.host = host_name(self, meeting.host);
-      ways = collectives::way_setting();
+      ways = collectives::path_setting();
       own.dense = to_string(ways);
       own.id = thread.engine().reserve_group_id();
     } catch (const Error& error) {  // the other ranks learn of it when they meet
@@ -100,7 +100,7 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
               peers->publish_departure(identity, departure.last_words, !departure.first);
             });
       }
-      group_->keepsakes.of<collectives::KnownWays>().setting = ways;
+      group_->per_group_state.of<collectives::KnownPaths>().setting = ways;
       for (std::uint32_t rank = 0; rank < group_->size(); ++rank) {
         const bool reached =
             thread.engine().transport().takes(Memory::Kind::kCuda, group_->peer(rank));
@@ -194,7 +194,7 @@ std::optional<ErrorKind> Communicator::failure() const {
 std::optional<PlanReport> Communicator::last_plan() const {
   process_->check_not_forked();
   PlanReport report;
-  process_->thread_->call([&] { report = group_->keepsakes.of<PlanReport>(); });
+  process_->thread_->call([&] { report = group_->per_group_state.of<PlanReport>(); });
   return report.algorithm.empty() ? std::nullopt : std::optional(std::move(report));
 }
 

@@ -32,7 +32,7 @@ std::string host_name(const transport::PeerInfo& self, const std::string& told) 
   if (!told.empty()) {
     return chosen(told, "Meeting::host");
   }
-  const transport::Place& place = self.place;
+  const transport::HostIdentity& place = self.place;
   if (place.boot.empty() || place.ipc_namespace == 0) {
     return fmt::format("process {:016x}", self.identity);
   }

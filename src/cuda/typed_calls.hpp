@@ -49,7 +49,7 @@ template <class Value, class Index>
 template <class T>
 [[nodiscard]] std::size_t select_room(const VectorOf& acc, const SelectionRule& rule) {
   device::Room measured(nullptr);
-  (void)device::RuleRoom<Accumulation<T>>::in(measured, acc.tiles, acc.d, rule);
+  (void)device::RuleWorkspace<Accumulation<T>>::in(measured, acc.tiles, acc.d, rule);
   return measured.taken();
 }
 
@@ -57,7 +57,7 @@ template <class T, class Executor>
 void select(Executor& executor, const SelectCall& call) {
   using Value = Accumulation<T>;
   device::Room memory(static_cast<std::byte*>(call.room));
-  const auto room = device::RuleRoom<Value>::in(memory, call.acc.tiles, call.acc.d, call.rule);
+  const auto room = device::RuleWorkspace<Value>::in(memory, call.acc.tiles, call.acc.d, call.rule);
   visit_index(call.acc.index_bytes, [&]<class Index>() {
     device::select_by<T, Index>(call.rule, executor, pieces_of<T>(call.acc), call.acc.d, room,
                                 room_in<Value, Index>(call.kept),
@@ -106,9 +106,10 @@ void commit_whole(Executor& executor, const CommitWholeCall& call) {
 }
 
 template <class Value>
-[[nodiscard]] device::SketchRoom<Value> sketch_room_in(device::Room& memory, std::uint64_t columns,
-                                                       std::uint64_t d, std::uint64_t most) {
-  return device::SketchRoom<Value>::in(memory, sparse::SketchHashes::kRows * columns, d, most);
+[[nodiscard]] device::SketchWorkspace<Value> sketch_room_in(device::Room& memory,
+                                                            std::uint64_t columns, std::uint64_t d,
+                                                            std::uint64_t most) {
+  return device::SketchWorkspace<Value>::in(memory, sparse::SketchHashes::kRows * columns, d, most);
 }
 
 template <class Value>

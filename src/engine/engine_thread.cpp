@@ -91,9 +91,9 @@ void EngineThread::let_end(const std::shared_ptr<Group>& group) {
   const auto idle = std::make_shared<std::promise<void>>();
   std::future<void> ended = idle->get_future();
   call([&] { engine_->when_idle(group, [idle] { idle->set_value(); }); });
-  const TimePoint until = grace_.begin(clock_.now(), patience);
+  const TimePoint until = shared_deadline_.begin(clock_.now(), patience);
   const bool in_vain = ended.wait_until(until) == std::future_status::timeout;
-  grace_.end(clock_.now(), in_vain);
+  shared_deadline_.end(clock_.now(), in_vain);
 }
 
 void EngineThread::advance(TimePoint& worked) {
@@ -185,7 +185,7 @@ void EngineThread::announce() {
 
 void EngineThread::leave() {
   const auto nothing_under_way = [this] { return engine_->under_way() == 0; };
-  const TimePoint until = grace_.begin(clock_.now(), patience);
+  const TimePoint until = shared_deadline_.begin(clock_.now(), patience);
   step_until(nothing_under_way, until - clock_.now());
   engine_->fail_everything(
       Error(ErrorKind::kAborted, "this process is leaving its process groups"));

@@ -12,8 +12,8 @@
 
 #include "src/engine/compute.hpp"
 #include "src/engine/engine.hpp"
-#include "src/engine/grace.hpp"
 #include "src/engine/polling.hpp"
+#include "src/engine/shared_deadline.hpp"
 #include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
@@ -90,7 +90,7 @@ class EngineThread {
   std::string card_;
   transport::PeerInfo self_;
   std::string description_;
-  Grace grace_;
+  SharedDeadline shared_deadline_;
   Polling polling_;
   // Engine thread.
   std::optional<transport::TimePoint> looking_since_;

@@ -17,9 +17,9 @@
 #include "gtopk/error.hpp"
 #include "src/engine/awaited_input.hpp"
 #include "src/engine/host_map.hpp"
-#include "src/engine/keepsakes.hpp"
 #include "src/engine/lookup.hpp"
 #include "src/engine/metrics.hpp"
+#include "src/engine/per_group_state.hpp"
 #include "src/engine/receive_lines.hpp"
 #include "src/transport/base/transport.hpp"
 
@@ -95,7 +95,7 @@ class Group {
   };
   std::vector<Credit> credits;
 
-  Keepsakes keepsakes;
+  PerGroupState per_group_state;
   ReceiveLines receive_lines;
   /// See GroupSpec; empty once the group is removed.
   std::function<PeerRecord(std::uint32_t rank, const std::stop_token& stop)> find_peer;

@@ -95,19 +95,19 @@ void Turn::await_resume() const {
 
 ReceiveTurn::ReceiveTurn(GroupView& group, std::uint32_t from, std::int32_t tag)
     : operation_(group.operation_), from_(from) {
-  place_.operation = &operation_;
-  operation_.group().receive_lines.enter(place_, from, tag);
+  ticket_.operation = &operation_;
+  operation_.group().receive_lines.enter(ticket_, from, tag);
 }
 
 ReceiveTurn::~ReceiveTurn() {
-  Operation* const next = operation_.group().receive_lines.leave(place_);
+  Operation* const next = operation_.group().receive_lines.leave(ticket_);
   if (next != nullptr && next->turn_waiter) {
     next->engine().make_ready(std::exchange(next->turn_waiter, {}), *next);
   }
 }
 
 bool ReceiveTurn::await_ready() const {
-  return ReceiveLines::is_first(place_) || operation_.cause().has_value();
+  return ReceiveLines::is_first(ticket_) || operation_.cause().has_value();
 }
 
 void ReceiveTurn::await_suspend(std::coroutine_handle<> waiter) {
@@ -227,7 +227,7 @@ std::uint32_t GroupView::rank() const { return operation_.group().rank(); }
 std::uint32_t GroupView::size() const { return operation_.group().size(); }
 std::uint64_t GroupView::sequence() const { return operation_.sequence(); }
 const HostMap& GroupView::hosts() const { return operation_.group().hosts(); }
-Keepsakes& GroupView::keepsakes() const { return operation_.group().keepsakes; }
+PerGroupState& GroupView::per_group_state() const { return operation_.group().per_group_state; }
 transport::TimePoint GroupView::now() const { return operation_.engine().clock().now(); }
 const std::string& GroupView::member(std::uint32_t rank) const {
   return operation_.group().member(rank);

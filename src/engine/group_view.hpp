@@ -19,8 +19,8 @@
 
 #include "gtopk/gate.hpp"
 #include "src/engine/host_map.hpp"
-#include "src/engine/keepsakes.hpp"
 #include "src/engine/operation.hpp"
+#include "src/engine/per_group_state.hpp"
 #include "src/engine/receive_lines.hpp"
 
 namespace gtopk::engine {
@@ -121,7 +121,7 @@ class [[nodiscard]] ReceiveTurn {
  private:
   Operation& operation_;
   std::uint32_t from_;
-  ReceiveLines::Place place_;
+  ReceiveLines::QueueTicket ticket_;
 };
 
 /// A receive of a tag from any sender. Awaiting returns the lowest rank that has an unexpected
@@ -205,7 +205,7 @@ class GroupView {
   /// Which ranks share a host, the same on every rank.
   [[nodiscard]] const HostMap& hosts() const;
   /// Objects that collectives keep with the group.
-  [[nodiscard]] Keepsakes& keepsakes() const;
+  [[nodiscard]] PerGroupState& per_group_state() const;
   /// The engine clock's time.
   [[nodiscard]] transport::TimePoint now() const;
   /// Tells observers that the operation enters a phase; `phase` must have static lifetime.
@@ -276,7 +276,7 @@ class GroupView {
   friend class ReceiveTurn;
   friend class AnySender;
   friend class AtGate;
-  friend class Errand;
+  friend class ExternalWork;
   [[nodiscard]] transport::Tag tag_of(std::uint32_t to, std::uint32_t step,
                                       std::uint32_t chunk) const;
 

@@ -60,8 +60,8 @@ Operation::Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t
       view_(std::make_unique<GroupView>(*this)) {}
 
 Operation::~Operation() {
-  for (const std::shared_ptr<ErrandState>& errand : errands_) {
-    leave_alone(*errand);
+  for (const std::shared_ptr<ExternalWorkState>& external_work : external_work_) {
+    leave_alone(*external_work);
   }
   body_ = {};
   if (!storage_) {
@@ -119,8 +119,8 @@ void Operation::fail(const Error& cause) {
   if (turn_waiter) {
     engine_.make_ready(std::exchange(turn_waiter, {}), *this);
   }
-  if (errand_waiter) {
-    engine_.make_ready(std::exchange(errand_waiter, {}), *this);
+  if (external_work_waiter) {
+    engine_.make_ready(std::exchange(external_work_waiter, {}), *this);
   }
   if (gate_waiter) {
     engine_.make_ready(std::exchange(gate_waiter, {}), *this);
@@ -369,13 +369,13 @@ void Operation::compute(std::coroutine_handle<> waiter, std::function<void()> wo
                           }});
 }
 
-void Operation::errand_begun(std::shared_ptr<ErrandState> errand) {
-  errands_.push_back(std::move(errand));
+void Operation::external_work_begun(std::shared_ptr<ExternalWorkState> external_work) {
+  external_work_.push_back(std::move(external_work));
   ++computing_;
 }
 
-void Operation::errand_ended(const ErrandState& errand) {
-  std::erase_if(errands_, [&](const auto& each) { return each.get() == &errand; });
+void Operation::external_work_ended(const ExternalWorkState& external_work) {
+  std::erase_if(external_work_, [&](const auto& each) { return each.get() == &external_work; });
   --computing_;
 }
 
@@ -432,7 +432,7 @@ void Operation::tell(const std::optional<Error>& result) {
       engine_.observers().ended(event(engine_.clock().now()), result ? &*result : nullptr);
     }
     if (result && spec_.failed) {
-      spec_.failed(group_->keepsakes, sequence_, *result);
+      spec_.failed(group_->per_group_state, sequence_, *result);
     }
   }
   // Whoever is told may let go of the memory at once, and on its own thread: not on this one.

@@ -35,9 +35,9 @@ class Group;
 class GroupView;
 class Operation;
 
-struct ErrandState;  // errand.hpp
+struct ExternalWorkState;  // external_work.hpp
 /// Whoever does that work is to tell nobody.
-void leave_alone(ErrandState& errand);
+void leave_alone(ExternalWorkState& external_work);
 
 /// A collective, and its caller's settings.
 struct OperationSpec : Collective {
@@ -136,13 +136,13 @@ class Operation {
   std::string others_call;
   void compute(std::coroutine_handle<> waiter, std::function<void()> work);
   std::exception_ptr compute_error;
-  // For Errand.
-  void errand_begun(std::shared_ptr<ErrandState> errand);
-  void errand_ended(const ErrandState& errand);
+  // For ExternalWork.
+  void external_work_begun(std::shared_ptr<ExternalWorkState> external_work);
+  void external_work_ended(const ExternalWorkState& external_work);
   /// Whether something outside of the engine works for it.
-  [[nodiscard]] bool on_errand() const { return !errands_.empty(); }
+  [[nodiscard]] bool on_external_work() const { return !external_work_.empty(); }
   std::coroutine_handle<> turn_waiter;
-  std::coroutine_handle<> errand_waiter;
+  std::coroutine_handle<> external_work_waiter;
   std::coroutine_handle<> gate_waiter;
   std::optional<std::uint32_t> in_line_for;  ///< the rank whose message an earlier receive awaits
 
@@ -220,7 +220,8 @@ class Operation {
   bool sent_in_doubt_ = false;
   std::size_t pending_ = 0;
   std::size_t computing_ = 0;
-  std::vector<std::shared_ptr<ErrandState>> errands_;  // of which each counts as a computation
+  std::vector<std::shared_ptr<ExternalWorkState>>
+      external_work_;  // of which each counts as a computation
 };
 
 }  // namespace gtopk::engine

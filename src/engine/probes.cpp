@@ -35,7 +35,7 @@ std::string describe(const Operation& operation) {
   if (operation.gate_waiter) {
     return text + ", waiting at its gate for the rest of the step";
   }
-  if (operation.on_errand()) {
+  if (operation.on_external_work()) {
     return text + ", waiting for its device";
   }
   const std::vector<std::uint32_t> awaited = operation.waits_for(false);

@@ -4,32 +4,32 @@
 
 namespace gtopk::engine {
 
-void ReceiveLines::enter(Place& place, std::uint32_t source, std::int32_t tag) {
-  place.key = key_of(source, tag);
-  auto found = lines_.find(place.key);
+void ReceiveLines::enter(QueueTicket& ticket, std::uint32_t source, std::int32_t tag) {
+  ticket.key = key_of(source, tag);
+  auto found = lines_.find(ticket.key);
   if (found == lines_.end()) {
     if (spare_.empty()) {
-      found = lines_.emplace(place.key, Line{}).first;
+      found = lines_.emplace(ticket.key, Line{}).first;
     } else {
       Lines::node_type node = std::move(spare_.back());
       spare_.pop_back();
-      node.key() = place.key;
+      node.key() = ticket.key;
       found = lines_.insert(std::move(node)).position;
     }
   }
-  place.line = &found->second;
-  place.previous = std::exchange(place.line->last, &place);
-  (place.previous == nullptr ? place.line->first : place.previous->next) = &place;
+  ticket.line = &found->second;
+  ticket.previous = std::exchange(ticket.line->last, &ticket);
+  (ticket.previous == nullptr ? ticket.line->first : ticket.previous->next) = &ticket;
 }
 
-Operation* ReceiveLines::leave(Place& place) {
-  Line& line = *place.line;
-  (place.previous == nullptr ? line.first : place.previous->next) = place.next;
-  (place.next == nullptr ? line.last : place.next->previous) = place.previous;
+Operation* ReceiveLines::leave(QueueTicket& ticket) {
+  Line& line = *ticket.line;
+  (ticket.previous == nullptr ? line.first : ticket.previous->next) = ticket.next;
+  (ticket.next == nullptr ? line.last : ticket.next->previous) = ticket.previous;
   if (line.first != nullptr) {
-    return place.previous == nullptr ? line.first->operation : nullptr;
+    return ticket.previous == nullptr ? line.first->operation : nullptr;
   }
-  Lines::node_type node = lines_.extract(place.key);
+  Lines::node_type node = lines_.extract(ticket.key);
   if (spare_.size() < kSpare) {
     spare_.push_back(std::move(node));
   }

@@ -16,22 +16,24 @@ class ReceiveLines {
  public:
   struct Line;
   /// One receive; must not move while it is in the queue.
-  struct Place {
+  struct QueueTicket {
     Operation* operation = nullptr;
     Line* line = nullptr;
     std::uint64_t key = 0;
-    Place* previous = nullptr;
-    Place* next = nullptr;
+    QueueTicket* previous = nullptr;
+    QueueTicket* next = nullptr;
   };
   struct Line {
-    Place* first = nullptr;
-    Place* last = nullptr;
+    QueueTicket* first = nullptr;
+    QueueTicket* last = nullptr;
   };
 
-  void enter(Place& place, std::uint32_t source, std::int32_t tag);
+  void enter(QueueTicket& ticket, std::uint32_t source, std::int32_t tag);
   /// Returns the new front if it has changed.
-  Operation* leave(Place& place);
-  [[nodiscard]] static bool is_first(const Place& place) { return place.line->first == &place; }
+  Operation* leave(QueueTicket& ticket);
+  [[nodiscard]] static bool is_first(const QueueTicket& ticket) {
+    return ticket.line->first == &ticket;
+  }
   /// Whether a receive of that sender and tag is queued.
   [[nodiscard]] bool any(std::uint32_t source, std::int32_t tag) const {
     return lines_.contains(key_of(source, tag));

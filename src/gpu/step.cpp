@@ -10,18 +10,18 @@ namespace gtopk::gpu {
 namespace {
 
 /// The device's memory of a step.
-struct DeviceRoom {
+struct DeviceWorkspace {
   cuda::PieceOf* table = nullptr;
   std::byte* sketch = nullptr;
   std::size_t bytes = 0;
 
-  static DeviceRoom in(std::byte* begin, const cuda::Calls& kernels, const Way& way) {
+  static DeviceWorkspace in(std::byte* begin, const cuda::Calls& kernels, const DevicePath& path) {
     Deal deal(begin, 256);
-    DeviceRoom all;
-    all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(way.pieces * sizeof(cuda::PieceOf)));
-    if (way.has_sketch()) {
-      all.sketch = deal.take(kernels.sketch_room(accumulation_type(way.dtype), way.sums->columns,
-                                                 way.d, way.sums->candidates));
+    DeviceWorkspace all;
+    all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(path.pieces * sizeof(cuda::PieceOf)));
+    if (path.has_sketch()) {
+      all.sketch = deal.take(kernels.sketch_room(accumulation_type(path.dtype), path.sums->columns,
+                                                 path.d, path.sums->candidates));
     }
     all.bytes = deal.taken();
     return all;
@@ -38,36 +38,37 @@ void check_kernels(const cuda::Calls& kernels, int error, const std::string& dev
   }
 }
 
-std::optional<Way> way_of(const Asked& asked, const SparseOptions& options) {
+std::optional<DevicePath> device_path_of(const Asked& asked, const SparseOptions& options) {
   if (asked.d == 0) {
     return std::nullopt;
   }
-  Way way;
-  way.d = asked.d;
-  way.dtype = asked.dtype;
-  way.pieces = asked.pieces;
-  way.divisor = detached_divisor(options, asked.ranks);
-  std::optional<DetachedRoom> edits = detached_room(asked.d, asked.dtype, options, asked.ranks);
+  DevicePath path;
+  path.d = asked.d;
+  path.dtype = asked.dtype;
+  path.pieces = asked.pieces;
+  path.divisor = detached_divisor(options, asked.ranks);
+  std::optional<DetachedCapacity> edits =
+      detached_capacity(asked.d, asked.dtype, options, asked.ranks);
   if (const auto of_auto = auto_room(asked.d, asked.dtype, options, asked.ranks)) {
     edits = of_auto->lists;
-    way.sums = of_auto->acc;
+    path.sums = of_auto->acc;
   }
   if (!edits || edits->returned > asked.d) {
-    way.sums = acc_room(asked.d, asked.dtype, options);
-    if (!way.sums) {
+    path.sums = acc_room(asked.d, asked.dtype, options);
+    if (!path.sums) {
       return std::nullopt;
     }
-    way.index_bytes = way.sums->index_bytes;
-    return way;
+    path.index_bytes = path.sums->index_bytes;
+    return path;
   }
-  way.rule = selection_rule(asked.d, asked.dtype, options).value();
-  way.edits = *edits;
-  way.index_bytes = edits->index_bytes;
-  return way;
+  path.rule = selection_rule(asked.d, asked.dtype, options).value();
+  path.edits = *edits;
+  path.index_bytes = edits->index_bytes;
+  return path;
 }
 
-Step::Step(const cuda::Calls& kernels, Launcher& launcher, const Way& way)
-    : kernels_(kernels), launcher_(launcher), way_(way) {}
+Step::Step(const cuda::Calls& kernels, Launcher& launcher, const DevicePath& path)
+    : kernels_(kernels), launcher_(launcher), path_(path) {}
 
 Step::~Step() = default;
 
@@ -75,33 +76,35 @@ void Step::check(int error, const char* what) const {
   check_kernels(kernels_, error, launcher_.device(), what);
 }
 
-std::size_t Step::pinned_bytes() const { return SharedRoom::in(nullptr, way_).bytes; }
-std::size_t Step::device_bytes() const { return DeviceRoom::in(nullptr, kernels_, way_).bytes; }
+std::size_t Step::pinned_bytes() const { return SharedWorkspace::in(nullptr, path_).bytes; }
+std::size_t Step::device_bytes() const {
+  return DeviceWorkspace::in(nullptr, kernels_, path_).bytes;
+}
 
 void Step::lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> pieces,
                    void* momentum) {
-  shared_ = SharedRoom::in(memory.pinned, way_);
+  shared_ = SharedWorkspace::in(memory.pinned, path_);
   shared_.reset();
-  const DeviceRoom there = DeviceRoom::in(memory.device, kernels_, way_);
+  const DeviceWorkspace there = DeviceWorkspace::in(memory.device, kernels_, path_);
   momentum_ = momentum;
   sketch_room_ = there.sketch;
   std::ranges::copy(pieces, shared_.table);
-  acc_.dtype = way_.dtype;
-  acc_.index_bytes = way_.index_bytes;
+  acc_.dtype = path_.dtype;
+  acc_.index_bytes = path_.index_bytes;
   acc_.pieces = there.table;
   acc_.count = static_cast<std::uint32_t>(pieces.size());
-  acc_.d = way_.d;
+  acc_.d = path_.d;
   acc_.tiles = kernels_.number_tiles(shared_.table, acc_.count);
-  if (way_.asks()) {
+  if (path_.asks()) {
     acc_kernels_ = std::make_unique<AccKernels>(kernels_, launcher_, memory.owner, *shared_.whole);
     shared_.sums.device = acc_kernels_.get();
   }
-  if (way_.is_auto() && way_.asks()) {
+  if (path_.is_auto() && path_.asks()) {
     acc_kernels_->accumulates_by({acc_, shared_.sums.sums, shared_.whole});
   }
-  if (way_.has_sketch()) {
+  if (path_.has_sketch()) {
     // As many are read as may be found: those that are not stay valid indices.
-    std::memset(shared_.sums.candidates.indices, 0, way_.sums->candidates * way_.index_bytes);
+    std::memset(shared_.sums.candidates.indices, 0, path_.sums->candidates * path_.index_bytes);
   }
 }
 
@@ -110,20 +113,20 @@ std::span<const std::byte> Step::table() const {
 }
 
 std::size_t Step::scratch_bytes() const {
-  return way_.rule ? kernels_.select_room(acc_, *way_.rule) : 0;
+  return path_.rule ? kernels_.select_room(acc_, *path_.rule) : 0;
 }
 
 SelectorState* Step::last_state() const {
-  return way_.rule && way_.rule->kind == SelectionRule::Kind::kThreshold ? shared_.last : nullptr;
+  return path_.rule && path_.rule->kind == SelectionRule::Kind::kThreshold ? shared_.last : nullptr;
 }
 
 void Step::select(void* scratch, Driver::Stream stream) const {
   const DetachedEntries& kept = shared_.lists.selected;
   cuda::SelectCall call;
   call.acc = acc_;
-  call.rule = *way_.rule;
+  call.rule = *path_.rule;
   call.room = scratch;
-  call.kept = {kept.indices, kept.values, way_.rule->most};
+  call.kept = {kept.indices, kept.values, path_.rule->most};
   call.report = shared_.report;
   call.state = shared_.last->numbers.data();
   call.next = shared_.next->numbers.data();
@@ -131,24 +134,24 @@ void Step::select(void* scratch, Driver::Stream stream) const {
 }
 
 void Step::begin(void* scratch, Driver::Stream stream) const {
-  if (way_.rule) {
+  if (path_.rule) {
     select(scratch, stream);
-  } else if (way_.sums->whole) {
+  } else if (path_.sums->whole) {
     check(kernels_.accumulate(cuda::AccumulateCall{acc_, shared_.sums.sums}, stream), "accumulate");
   }
 }
 
 void Step::draw_and_gather(std::uint64_t seed, Driver::Stream stream) const {
   const AccOnDevice& sums = shared_.sums;
-  draw_indices(*way_.sums, way_.d, seed, sums.delivered.indices);
-  check(kernels_.gather(cuda::GatherCall{acc_, sums.delivered.indices, way_.sums->delivered,
+  draw_indices(*path_.sums, path_.d, seed, sums.delivered.indices);
+  check(kernels_.gather(cuda::GatherCall{acc_, sums.delivered.indices, path_.sums->delivered,
                                          sums.delivered.values, shared_.finite},
                         stream),
         "gather");
 }
 
 void Step::sketch(std::uint64_t seed, Driver::Stream stream) {
-  const AccRoom& room = *way_.sums;
+  const AccCapacity& room = *path_.sums;
   const AccOnDevice& sums = shared_.sums;
   cuda::SketchCall call;
   call.acc = acc_;
@@ -158,9 +161,9 @@ void Step::sketch(std::uint64_t seed, Driver::Stream stream) {
   call.cells = sums.sums;
   check(kernels_.sketch(call, stream), "sketch");
   cuda::FindCall find;
-  find.values = accumulation_type(way_.dtype);
-  find.index_bytes = way_.index_bytes;
-  find.d = way_.d;
+  find.values = accumulation_type(path_.dtype);
+  find.index_bytes = path_.index_bytes;
+  find.d = path_.d;
   find.seed = seed;
   find.columns = room.columns;
   find.cells = sums.sums;
@@ -173,20 +176,20 @@ void Step::sketch(std::uint64_t seed, Driver::Stream stream) {
 }
 
 void Step::follow(std::uint64_t seed, Driver::Stream stream) {
-  if (way_.has_sketch()) {
+  if (path_.has_sketch()) {
     sketch(seed, stream);
-  } else if (way_.sums && way_.sums->drawn) {
+  } else if (path_.sums && path_.sums->drawn) {
     draw_and_gather(seed, stream);
   }
 }
 
 Collective Step::collective(const SparseOptions& options, const Delivered& delivered) const {
-  if (way_.is_auto()) {
-    return sparse_all_reduce(AutoOnDevice{shared_.lists, shared_.sums}, way_.d, way_.dtype,
+  if (path_.is_auto()) {
+    return sparse_all_reduce(AutoOnDevice{shared_.lists, shared_.sums}, path_.d, path_.dtype,
                              options);
   }
-  return way_.rule ? sparse_all_reduce(shared_.lists, way_.d, way_.dtype, options, delivered)
-                   : sparse_all_reduce(shared_.sums, way_.d, way_.dtype, options, delivered);
+  return path_.rule ? sparse_all_reduce(shared_.lists, path_.d, path_.dtype, options, delivered)
+                    : sparse_all_reduce(shared_.sums, path_.d, path_.dtype, options, delivered);
 }
 
 void Step::commit_edits(const Detached& edits, Driver::Stream stream) const {
@@ -197,26 +200,26 @@ void Step::commit_edits(const Detached& edits, Driver::Stream stream) const {
   call.returned = {edits.returned.indices, edits.returned.values, 0};
   call.delivered = {edits.delivered.indices, edits.delivered.values, 0};
   call.counts = edits.counts;
-  call.divisor = way_.divisor;
-  call.unless = way_.is_auto() ? shared_.whole : nullptr;
+  call.divisor = path_.divisor;
+  call.unless = path_.is_auto() ? shared_.whole : nullptr;
   check(kernels_.commit(call, stream), "commit");
 }
 
 void Step::commit_sums(Driver::Stream stream) const {
   const AccOnDevice& sums = shared_.sums;
-  const cuda::CommitWholeCall call{acc_, sums.sums, sums.counts, way_.divisor,
-                                   way_.is_auto() ? shared_.whole : nullptr};
+  const cuda::CommitWholeCall call{acc_, sums.sums, sums.counts, path_.divisor,
+                                   path_.is_auto() ? shared_.whole : nullptr};
   check(kernels_.commit_whole(call, stream), "commit");
 }
 
 void Step::commit(Driver::Stream stream) const {
   const AccOnDevice& sums = shared_.sums;
-  if (way_.rule) {
+  if (path_.rule) {
     commit_edits(shared_.lists, stream);
-    if (way_.is_auto() && way_.asks()) {
+    if (path_.is_auto() && path_.asks()) {
       commit_sums(stream);  // one of the two does nothing, as `auto` has chosen
     }
-  } else if (way_.sums->delivered == 0) {
+  } else if (path_.sums->delivered == 0) {
     commit_sums(stream);
   } else {
     Detached edits;

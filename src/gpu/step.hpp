@@ -15,9 +15,9 @@
 #include "gtopk/collectives.hpp"
 #include "src/cuda/calls.hpp"
 #include "src/gpu/acc_kernels.hpp"
+#include "src/gpu/device_path.hpp"
 #include "src/gpu/launcher.hpp"
-#include "src/gpu/shared_room.hpp"
-#include "src/gpu/way.hpp"
+#include "src/gpu/shared_workspace.hpp"
 
 namespace gtopk::gpu {
 
@@ -35,14 +35,14 @@ struct StepMemory {
 
 class Step {
  public:
-  Step(const cuda::Calls& kernels, Launcher& launcher, const Way& way);
+  Step(const cuda::Calls& kernels, Launcher& launcher, const DevicePath& path);
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
   Step(Step&&) = delete;
   Step& operator=(Step&&) = delete;
   ~Step();
 
-  [[nodiscard]] const Way& way() const { return way_; }
+  [[nodiscard]] const DevicePath& path() const { return path_; }
   [[nodiscard]] std::size_t pinned_bytes() const;
   [[nodiscard]] std::size_t device_bytes() const;
   /// Of each piece of the tensor where it is, where its residual is, and its size. Empty ones may
@@ -61,7 +61,7 @@ class Step {
 
   void begin(void* scratch, Driver::Stream stream) const;
   /// Whether follow() has anything to do.
-  [[nodiscard]] bool needs_seed() const { return way_.sums && way_.sums->needs_seed(); }
+  [[nodiscard]] bool needs_seed() const { return path_.sums && path_.sums->needs_seed(); }
   /// Once the operation has its number in its group, which is the seed unless options name one, and
   /// before it starts.
   void follow(std::uint64_t seed, Driver::Stream stream);
@@ -82,8 +82,8 @@ class Step {
 
   const cuda::Calls& kernels_;
   Launcher& launcher_;
-  const Way way_;
-  SharedRoom shared_;
+  const DevicePath path_;
+  SharedWorkspace shared_;
   cuda::VectorOf acc_;
   void* momentum_ = nullptr;
   void* sketch_room_ = nullptr;

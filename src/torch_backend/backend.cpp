@@ -92,12 +92,12 @@ bool GtopkBackend::takes_devices(std::optional<int64_t> other) {
   return all;
 }
 
-Way GtopkBackend::way_of(const at::Tensor& tensor, std::optional<int64_t> other,
-                         std::size_t copied) {
+Staging GtopkBackend::staging_of(const at::Tensor& tensor, std::optional<int64_t> other,
+                                 std::size_t copied) {
   if (tensor.device().is_cpu() || tensor.nbytes() <= copied || !lies_in_order(tensor)) {
-    return Way::kStaged;
+    return Staging::kStaged;
   }
-  return takes_devices(other) ? Way::kInPlace : Way::kStaged;
+  return takes_devices(other) ? Staging::kInPlace : Staging::kStaged;
 }
 
 WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
@@ -118,9 +118,9 @@ WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
                                     const c10d::BroadcastOptions& opts) {
   const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "broadcast");
-  const Way way = way_of(tensor, std::nullopt, kShortBroadcast);
-  const bool reads = rank_ == opts.rootRank && way == Way::kStaged;
-  const Contiguous at = reads ? writable(tensor, "broadcast") : room(tensor, "broadcast", way);
+  const Staging staging = staging_of(tensor, std::nullopt, kShortBroadcast);
+  const bool reads = rank_ == opts.rootRank && staging == Staging::kStaged;
+  const Contiguous at = reads ? writable(tensor, "broadcast") : room(tensor, "broadcast", staging);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BROADCAST, "gtopk:broadcast", tensors,
                                              std::vector{at}, tensors);
   return run(std::move(work), opts.timeout, [&] {
@@ -147,7 +147,7 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
     TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: all_gather needs outputs of the ",
                       "input's dtype (", input.dtype(), "), given ", output.dtype());
     const std::size_t copied = bytes <= kShortAllGather ? kShortAllGather : kShortMessage;
-    at.push_back(room(output, "all_gather", way_of(output, std::nullopt, copied)));
+    at.push_back(room(output, "all_gather", staging_of(output, std::nullopt, copied)));
     rooms.push_back(at.back().buffer(type_to_move(input)));
   }
   const at::Tensor& own = at[static_cast<std::size_t>(rank_)].memory;
@@ -168,7 +168,7 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                     "gtopk: all_gather_into_tensor needs ", size_, " x ", input.numel(), " of ",
                     input.dtype(), " as output, given ", output.numel(), " of ", output.dtype());
   const Contiguous at =
-      room(output, "all_gather_into_tensor", way_of(output, std::nullopt, kShortAllGather));
+      room(output, "all_gather_into_tensor", staging_of(output, std::nullopt, kShortAllGather));
   const Buffer all = at.buffer(type_to_move(input));
   Buffers rooms;
   const std::uint64_t room = all.count / static_cast<std::uint64_t>(size_);
@@ -217,7 +217,7 @@ WorkPointer GtopkBackend::endCoalescing() {
 WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag) {
   const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "send");
-  const Contiguous at = contiguous(tensor, way_of(tensor, to));
+  const Contiguous at = contiguous(tensor, staging_of(tensor, to));
   // Only held: nothing is copied back.
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SEND, "gtopk:send", tensors,
                                              std::vector{Contiguous{at.memory, at.memory}},
@@ -230,7 +230,7 @@ WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag
 WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int tag) {
   const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "recv");
-  const Contiguous at = room(tensor, "recv", way_of(tensor, from));
+  const Contiguous at = room(tensor, "recv", staging_of(tensor, from));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECV, "gtopk:recv", tensors,
                                              std::vector{at}, tensors);
   work->source() = static_cast<std::uint32_t>(from);
@@ -242,7 +242,7 @@ WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int t
 WorkPointer GtopkBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
   const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "recv");
-  const Contiguous at = room(tensor, "recv", way_of(tensor));
+  const Contiguous at = room(tensor, "recv", staging_of(tensor));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECVANYSOURCE, "gtopk:recvAnySource",
                                              tensors, std::vector{at}, tensors);
   std::uint32_t& source = work->source();  // the engine keeps the Work until the operation is gone

@@ -34,7 +34,7 @@ struct CallExtras {
 class GtopkBackend final : public c10d::Backend {
  public:
   /// Of a new backend.
-  struct Place {
+  struct BackendOptions {
     c10::intrusive_ptr<c10d::Store> store;
     int rank;
     int size;
@@ -43,11 +43,11 @@ class GtopkBackend final : public c10d::Backend {
     bool reconfigurable = false;  ///< meets nobody before reconfigure()
   };
   /// Meets the other ranks; blocks. Call without the GIL. Numbered() knows it by its number.
-  [[nodiscard]] static c10::intrusive_ptr<GtopkBackend> make(const Place& place);
+  [[nodiscard]] static c10::intrusive_ptr<GtopkBackend> make(const BackendOptions& options);
   /// Never null: throws DistBackendError for a backend that is gone.
   [[nodiscard]] static c10::intrusive_ptr<GtopkBackend> numbered(std::int64_t number);
   [[nodiscard]] static std::vector<c10::intrusive_ptr<GtopkBackend>> living();
-  explicit GtopkBackend(const Place& place);
+  explicit GtopkBackend(const BackendOptions& options);
   GtopkBackend(const GtopkBackend&) = delete;
   GtopkBackend& operator=(const GtopkBackend&) = delete;
   GtopkBackend(GtopkBackend&&) = delete;
@@ -163,7 +163,7 @@ class GtopkBackend final : public c10d::Backend {
   // Replaces the group's ranks by others, or by the same again: operations in flight end with an
   // error, and collectives are numbered from the start. A handle is a random name; ranks meet in
   // the store under the uuid.
-  bool supportsReconfigure() const override { return place_.reconfigurable; }
+  bool supportsReconfigure() const override { return backend_options_.reconfigurable; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override;
   c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override;
 #endif
@@ -239,8 +239,9 @@ class GtopkBackend final : public c10d::Backend {
   [[nodiscard]] bool takes_devices(std::optional<int64_t> other = std::nullopt);
   /// Whether the core can be handed the tensor's own memory, for messages with that rank or all.
   /// `copied`: bytes that the core copies in any case.
-  [[nodiscard]] Way way_of(const at::Tensor& tensor, std::optional<int64_t> other = std::nullopt,
-                           std::size_t copied = kShortMessage);
+  [[nodiscard]] Staging staging_of(const at::Tensor& tensor,
+                                   std::optional<int64_t> other = std::nullopt,
+                                   std::size_t copied = kShortMessage);
   /// Aborts the group, unless this rank has left it by then. With mutex_ held.
   [[nodiscard]] gpu::Watch::Failed ending_group() const;
   /// A message from or to host memory waits for earlier ones whose device's memory is not ready;
@@ -273,7 +274,7 @@ class GtopkBackend final : public c10d::Backend {
   // The input of the last send from, and of the last receive to, a device; under mutex_.
   std::shared_ptr<Gate> last_sent_;
   std::shared_ptr<Gate> last_received_;
-  const Place place_;
+  const BackendOptions backend_options_;
   const std::string handle_;         ///< for who reconfigures
   std::set<std::int64_t> meetings_;  ///< of reconfigure(), by their uuid
   std::string meeting_failed_;       ///< why the last of them failed; else empty; under mutex_

@@ -58,7 +58,7 @@ void leak(T&& left_over) {
 
 }  // namespace
 
-struct Completer::Crew : std::enable_shared_from_this<Crew> {
+struct Completer::ThreadPool : std::enable_shared_from_this<ThreadPool> {
   struct Member {
     std::thread thread;
     bool left = false;
@@ -75,19 +75,19 @@ struct Completer::Crew : std::enable_shared_from_this<Crew> {
   bool abandoned = false;  // the jobs still running are not waited for
 
   /// Adds a thread that watches the queue; call it with the mutex held.
-  void hire();
+  void add_thread();
   void work(Member& me);
-  /// Whether all threads of the crew but the caller's have left; call it with the mutex held.
+  /// Whether all threads of the pool but the caller's have left; call it with the mutex held.
   [[nodiscard]] bool all_others_left() const;
 
-  /// The crew that the calling thread belongs to.
-  static const Crew*& of_this_thread() {
-    thread_local const Crew* crew = nullptr;
-    return crew;
+  /// The pool that the calling thread belongs to.
+  static const ThreadPool*& of_this_thread() {
+    thread_local const ThreadPool* pool = nullptr;
+    return pool;
   }
 };
 
-void Completer::Crew::hire() {
+void Completer::ThreadPool::add_thread() {
   members.remove_if([](Member& member) {
     if (member.left && member.thread.joinable()) {
       member.thread.join();
@@ -96,7 +96,7 @@ void Completer::Crew::hire() {
   });
   Member& member = members.emplace_back();
   try {
-    member.thread = std::thread([crew = shared_from_this(), &member] { crew->work(member); });
+    member.thread = std::thread([pool = shared_from_this(), &member] { pool->work(member); });
     pthread_setname_np(member.thread.native_handle(), "gtopk-futures");
     ++watching;
   } catch (const std::system_error& error) {
@@ -106,7 +106,7 @@ void Completer::Crew::hire() {
   }
 }
 
-void Completer::Crew::work(Member& me) {
+void Completer::ThreadPool::work(Member& me) {
   of_this_thread() = this;
   std::unique_lock lock(mutex);
   for (;;) {
@@ -118,7 +118,7 @@ void Completer::Crew::work(Member& me) {
     Job job = std::move(jobs.front());
     jobs.pop_front();
     if (watching == 0) {
-      hire();
+      add_thread();
     }
     lock.unlock();
     run_logged(job);
@@ -144,7 +144,7 @@ void Completer::Crew::work(Member& me) {
   }
 }
 
-bool Completer::Crew::all_others_left() const {
+bool Completer::ThreadPool::all_others_left() const {
   const bool one_of_them = of_this_thread() == this;
   std::size_t there = 0;
   for (const Member& member : members) {
@@ -153,28 +153,28 @@ bool Completer::Crew::all_others_left() const {
   return there == (one_of_them ? 1 : 0);
 }
 
-Completer::Completer() : crew_(std::make_shared<Crew>()) {
-  const std::lock_guard lock(crew_->mutex);
-  crew_->hire();
+Completer::Completer() : pool_(std::make_shared<ThreadPool>()) {
+  const std::lock_guard lock(pool_->mutex);
+  pool_->add_thread();
 }
 
 Completer::~Completer() {
-  Crew& crew = *crew_;
+  ThreadPool& pool = *pool_;
   std::vector<std::thread> ended;
-  std::unique_lock lock(crew.mutex);
-  crew.ending = true;
-  crew.changed.notify_all();
-  if (!crew.left.wait_for(lock, kLastCallbacks, [&] { return crew.all_others_left(); })) {
-    crew.abandoned = true;
-    leak(std::move(crew.jobs));
+  std::unique_lock lock(pool.mutex);
+  pool.ending = true;
+  pool.changed.notify_all();
+  if (!pool.left.wait_for(lock, kLastCallbacks, [&] { return pool.all_others_left(); })) {
+    pool.abandoned = true;
+    leak(std::move(pool.jobs));
     LOG(WARNING) << "gtopk: a future's callback is still running " << kLastCallbacks.count()
                  << " s after the last process group was left; it is not waited for any longer";
   }
-  for (Crew::Member& member : crew.members) {
+  for (ThreadPool::Member& member : pool.members) {
     if (member.left) {
       ended.push_back(std::move(member.thread));
     } else {
-      if (!crew.abandoned) {
+      if (!pool.abandoned) {
         const std::lock_guard counting(stragglers().mutex);
         member.straggles = true;
         ++stragglers().count;
@@ -200,10 +200,10 @@ void Completer::wait_for_stragglers() {
 
 void Completer::run(Job job) {
   {
-    const std::lock_guard lock(crew_->mutex);
-    crew_->jobs.push_back(std::move(job));
+    const std::lock_guard lock(pool_->mutex);
+    pool_->jobs.push_back(std::move(job));
   }
-  crew_->changed.notify_one();
+  pool_->changed.notify_one();
 }
 
 }  // namespace gtopk::torch_backend

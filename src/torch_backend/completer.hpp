@@ -32,8 +32,8 @@ class Completer {
   void run(std::function<void()> job);
 
  private:
-  struct Crew;
-  std::shared_ptr<Crew> crew_;  // the threads own it as well: one may outlive the completer
+  struct ThreadPool;
+  std::shared_ptr<ThreadPool> pool_;  // the threads own it as well: one may outlive the completer
 };
 
 }  // namespace gtopk::torch_backend

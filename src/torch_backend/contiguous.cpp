@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "src/torch_backend/device_lanes.hpp"
+#include "src/torch_backend/device_streams.hpp"
 
 namespace gtopk::torch_backend {
 namespace {
@@ -44,7 +44,7 @@ Memory memory_of(const at::Tensor& tensor) {
 
 /// The tensor itself, once what the caller's current stream has been given is done with it.
 Contiguous in_place(const at::Tensor& tensor) {
-  Lanes::of(tensor.device()).on_reading([](const c10::Stream&) {});
+  DeviceStreams::of(tensor.device()).on_reading([](const c10::Stream&) {});
   return {tensor, tensor};
 }
 
@@ -78,9 +78,9 @@ void Contiguous::copy_back() const {
   }
 }
 
-Contiguous contiguous(const at::Tensor& tensor, Way way) {
+Contiguous contiguous(const at::Tensor& tensor, Staging staging) {
   const BelowAutograd below;
-  if (way == Way::kInPlace) {
+  if (staging == Staging::kInPlace) {
     return in_place(tensor);
   }
   if (!tensor.device().is_cpu()) {
@@ -104,17 +104,17 @@ Contiguous writable(const at::Tensor& tensor, const char* what) {
   return contiguous(tensor);
 }
 
-Contiguous room(const at::Tensor& tensor, const char* what, Way way) {
+Contiguous room(const at::Tensor& tensor, const char* what, Staging staging) {
   if (tensor.device().is_cpu()) {
     return writable(tensor, what);
   }
   check_writable(tensor, what);
-  return way == Way::kInPlace ? in_place(tensor) : room_of(tensor);
+  return staging == Staging::kInPlace ? in_place(tensor) : room_of(tensor);
 }
 
 void copy_elements(const at::Tensor& to, const at::Tensor& from) {
   if (!from.device().is_cpu()) {
-    Lanes::of(from.device()).read(to, from);
+    DeviceStreams::of(from.device()).read(to, from);
     return;
   }
   const BelowAutograd below;

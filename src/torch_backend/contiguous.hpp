@@ -16,7 +16,7 @@ namespace gtopk::torch_backend {
 using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 /// Where the core gets at the elements of a tensor on a device.
-enum class Way : std::uint8_t {
+enum class Staging : std::uint8_t {
   kStaged,   ///< in pinned memory, with copies from and to it
   kInPlace,  ///< on the device: whoever carries the message takes its memory
 };
@@ -43,16 +43,17 @@ struct Contiguous {
 
 /// For reading. Of a tensor on a device this is pinned memory that holds its elements once the
 /// operation's DeviceCall says so.
-[[nodiscard]] Contiguous contiguous(const at::Tensor& tensor, Way way = Way::kStaged);
+[[nodiscard]] Contiguous contiguous(const at::Tensor& tensor, Staging staging = Staging::kStaged);
 /// Also for writing. Throws ValueError if elements of the tensor share memory.
 [[nodiscard]] Contiguous writable(const at::Tensor& tensor, const char* what);
 /// For writing only: nothing is read from a device.
-[[nodiscard]] Contiguous room(const at::Tensor& tensor, const char* what, Way way = Way::kStaged);
+[[nodiscard]] Contiguous room(const at::Tensor& tensor, const char* what,
+                              Staging staging = Staging::kStaged);
 
 /// Throws ValueError as writable() does.
 void check_writable(const at::Tensor& tensor, const char* what);
 
-/// Whether the tensor's elements lie one after the other as they are, for Way::kInPlace.
+/// Whether the tensor's elements lie one after the other as they are, for Staging::kInPlace.
 [[nodiscard]] bool lies_in_order(const at::Tensor& tensor);
 
 /// Some elements of contiguous ones.

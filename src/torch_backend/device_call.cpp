@@ -20,10 +20,10 @@ bool blocking_wait() {
 }
 
 /// The device's lanes; a ticket of theirs may take memory.
-Lanes& outside_of_captures(c10::Device device) {
-  Lanes& lanes = Lanes::of(device);
-  lanes.refuse_capture();
-  return lanes;
+DeviceStreams& outside_of_captures(c10::Device device) {
+  DeviceStreams& streams = DeviceStreams::of(device);
+  streams.refuse_capture();
+  return streams;
 }
 
 }  // namespace
@@ -82,15 +82,15 @@ std::unique_ptr<DeviceCall> DeviceCall::of(const std::vector<at::Tensor>& inputs
 }
 
 DeviceCall::DeviceCall(c10::Device device)
-    : lanes_(outside_of_captures(device)),
-      copying_(!blocking_wait() && lanes_.may_wait() ? Copying::kOpen : Copying::kLate),
-      ticket_(lanes_.take_ticket()),
+    : streams_(outside_of_captures(device)),
+      copying_(!blocking_wait() && streams_.may_wait() ? Copying::kOpen : Copying::kLate),
+      ticket_(streams_.take_ticket()),
       called_(device.type()),
       written_(device.type()) {
   try {
-    called_.record(lanes_.current());
+    called_.record(streams_.current());
   } catch (...) {
-    lanes_.redeem(ticket_);
+    streams_.redeem(ticket_);
     throw;
   }
 }
@@ -104,28 +104,28 @@ DeviceCall::~DeviceCall() {
 void DeviceCall::works_meanwhile() {
   copy_late();
   works_ = true;
-  lanes_.works();
+  streams_.works();
 }
 
 void DeviceCall::watch(gpu::Watch::Failed failed) {
-  watched_ = lanes_.watch().expect(std::move(failed));
+  watched_ = streams_.watch().expect(std::move(failed));
 }
 
 void DeviceCall::redeem() noexcept {
   redeemed_ = true;
   if (watched_) {
-    lanes_.watch().forget(*watched_);
+    streams_.watch().forget(*watched_);
   }
-  lanes_.redeem(ticket_);
+  streams_.redeem(ticket_);
   if (works_) {
-    lanes_.works_no_more();
+    streams_.works_no_more();
   }
 }
 
 void DeviceCall::begin() {
   c10::OptionalDeviceGuard now_current;
   try {
-    now_current.reset_device(lanes_.device());
+    now_current.reset_device(streams_.device());
     if (also_read_) {
       also_read_();
     }
@@ -133,19 +133,19 @@ void DeviceCall::begin() {
     input_->arrive(false);
     throw;
   }
-  lanes_.arrive_behind_reads(input_);
+  streams_.arrive_behind_reads(input_);
 }
 
 void DeviceCall::write_ahead(const std::vector<Contiguous>& memory) {
   called_.block(stream());
-  lanes_.wait_for(ticket_);
+  streams_.wait_for(ticket_);
   write(memory);
   enqueued_ = true;
 }
 
 bool DeviceCall::await(const std::vector<Contiguous>& memory) {
   Copying open = Copying::kOpen;
-  if (lanes_.may_wait()) {
+  if (streams_.may_wait()) {
     copying_.compare_exchange_strong(open, Copying::kAhead);
   }
   if (!copies_ahead()) {
@@ -153,7 +153,7 @@ bool DeviceCall::await(const std::vector<Contiguous>& memory) {
   }
   const std::lock_guard lock(enqueuing_);
   if (!enqueued_) {
-    const c10::DeviceGuard now_current(lanes_.device());
+    const c10::DeviceGuard now_current(streams_.device());
     write_ahead(memory);
   }
   return true;
@@ -182,14 +182,14 @@ void DeviceCall::write(const std::vector<Contiguous>& memory) {
       continue;
     }
     each.tensor.copy_(each.memory, /*non_blocking=*/true);
-    lanes_.in_use_on(each.tensor, writing);
+    streams_.in_use_on(each.tensor, writing);
   }
   written_.record(writing);
 }
 
 void DeviceCall::ended() noexcept { redeem(); }
 
-void DeviceCall::block_current_stream() const { written_.block(lanes_.current()); }
+void DeviceCall::block_current_stream() const { written_.block(streams_.current()); }
 
 bool DeviceCall::has_results() const { return (!copies_ahead() || enqueued_) && written_.query(); }
 

@@ -7,8 +7,8 @@
 // rather than the host. If the operation ends before anybody waits, a thread copies the results.
 // Before somebody waits, no stream does: streams may share a hardware queue, and what the caller or
 // another group enqueues could be behind that wait.
-// With GTOPK_BLOCKING_WAIT=1, and where streams cannot wait (Lanes::may_wait()), a thread always
-// copies the results, and `wait()` blocks and raises errors, as on the CPU.
+// With GTOPK_BLOCKING_WAIT=1, and where streams cannot wait (DeviceStreams::may_wait()), a thread
+// always copies the results, and `wait()` blocks and raises errors, as on the CPU.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "src/torch_backend/contiguous.hpp"
-#include "src/torch_backend/device_lanes.hpp"
+#include "src/torch_backend/device_streams.hpp"
 
 namespace gtopk::torch_backend {
 
@@ -68,7 +68,7 @@ class DeviceCall {
   /// ended: what that waits for never comes. Before it is queued.
   void watch(gpu::Watch::Failed failed);
   /// Whether it is known that the device has failed.
-  [[nodiscard]] bool has_failed() const { return lanes_.watch().has_failed(); }
+  [[nodiscard]] bool has_failed() const { return streams_.watch().has_failed(); }
   /// Results are copied when the operation has ended, by a thread: no stream waits for that. For
   /// operations that end after others which are still to be read. Before begin().
   void copy_late() { copying_ = Copying::kLate; }
@@ -99,7 +99,7 @@ class DeviceCall {
   [[nodiscard]] bool has_results() const;
   /// The stream that has the results.
   [[nodiscard]] c10::Stream stream() const { return ticket_.stream; }
-  [[nodiscard]] c10::Device device() const { return lanes_.device(); }
+  [[nodiscard]] c10::Device device() const { return streams_.device(); }
 
  private:
   void redeem() noexcept;
@@ -113,14 +113,14 @@ class DeviceCall {
     kLate    ///< after that
   };
 
-  Lanes& lanes_;
+  DeviceStreams& streams_;
   std::atomic<Copying> copying_;
   std::mutex enqueuing_;
   std::atomic<bool> enqueued_ = false;
   bool works_ = false;
   std::optional<gpu::Watch::Number> watched_;
   const std::shared_ptr<Gate> input_ = std::make_shared<Gate>(1);
-  const Lanes::Ticket ticket_;
+  const DeviceStreams::Ticket ticket_;
   c10::Event called_;   // on the caller's stream
   c10::Event written_;  // on the ticket's
   std::function<void()> also_read_;

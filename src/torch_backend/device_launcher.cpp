@@ -4,7 +4,7 @@
 #include <memory>
 #include <mutex>
 
-#include "src/torch_backend/device_lanes.hpp"
+#include "src/torch_backend/device_streams.hpp"
 
 namespace gtopk::torch_backend {
 
@@ -16,10 +16,11 @@ gpu::Launcher& launcher_of(c10::Device device) {
   const std::lock_guard lock(mutex);
   std::unique_ptr<gpu::Launcher>& launcher = all[device.index()];
   if (!launcher) {
-    Lanes& lanes = Lanes::of(device);
+    DeviceStreams& streams = DeviceStreams::of(device);
     launcher = std::make_unique<gpu::Launcher>(
-        device_driver(), lanes.native(lanes.launching()), device.str(),
-        [device] { c10::impl::VirtualGuardImpl(device.type()).setDevice(device); }, lanes.watch());
+        device_driver(), streams.native(streams.launching()), device.str(),
+        [device] { c10::impl::VirtualGuardImpl(device.type()).setDevice(device); },
+        streams.watch());
   }
   return *launcher;
 }

@@ -131,18 +131,18 @@ std::optional<std::uint64_t> GroupState::begin(Kind kind) {
     return std::nullopt;
   }
   if (kind == Kind::kBarrier) {
-    in_stretches_.push_back(0);
-    drop_ended_stretches();
+    in_intervals_.push_back(0);
+    drop_ended_intervals();
   }
-  ++in_stretches_.back();
-  return first_stretch_ + in_stretches_.size() - 1;
+  ++in_intervals_.back();
+  return first_interval_ + in_intervals_.size() - 1;
 }
 
-void GroupState::end(std::optional<std::uint64_t> stretch) {
+void GroupState::end(std::optional<std::uint64_t> interval) {
   const std::lock_guard lock(mutex_);
-  if (stretch) {
-    --in_stretches_[*stretch - first_stretch_];
-    drop_ended_stretches();
+  if (interval) {
+    --in_intervals_[*interval - first_interval_];
+    drop_ended_intervals();
   }
   if (--under_way_ == 0) {
     changed_.notify_all();
@@ -154,22 +154,22 @@ void GroupState::wait_for_all() const {
   changed_.wait(lock, [this] { return under_way_ == 0; });
 }
 
-void GroupState::drop_ended_stretches() {
-  while (in_stretches_.size() > 1 && in_stretches_.front() == 0) {
-    in_stretches_.pop_front();
-    ++first_stretch_;
+void GroupState::drop_ended_intervals() {
+  while (in_intervals_.size() > 1 && in_intervals_.front() == 0) {
+    in_intervals_.pop_front();
+    ++first_interval_;
     changed_.notify_all();
   }
 }
 
-bool GroupState::have_ended_before(std::uint64_t stretch) const {
+bool GroupState::have_ended_before(std::uint64_t interval) const {
   const std::lock_guard lock(mutex_);
-  return first_stretch_ >= stretch;
+  return first_interval_ >= interval;
 }
 
-void GroupState::wait_for_those_before(std::uint64_t stretch) const {
+void GroupState::wait_for_those_before(std::uint64_t interval) const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return first_stretch_ >= stretch; });
+  changed_.wait(lock, [&] { return first_interval_ >= interval; });
 }
 
 void GroupState::extend(std::chrono::milliseconds by) {

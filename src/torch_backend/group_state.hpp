@@ -55,15 +55,16 @@ class GroupState {
 
   // Works in flight, or whose end hook has not run.
   enum class Kind : std::uint8_t { kMessage, kCollective, kBarrier };
-  /// Returns a collective's stretch, from a barrier to the next; a barrier is the first of its own.
+  /// Returns a collective's interval, from a barrier to the next; a barrier is the first of its
+  /// own.
   std::optional<std::uint64_t> begin(Kind kind);
   /// With what begin() returned.
-  void end(std::optional<std::uint64_t> stretch = std::nullopt);
+  void end(std::optional<std::uint64_t> interval = std::nullopt);
   void wait_for_all() const;
 
-  // Whether the collectives of earlier stretches have ended.
-  [[nodiscard]] bool have_ended_before(std::uint64_t stretch) const;
-  void wait_for_those_before(std::uint64_t stretch) const;
+  // Whether the collectives of earlier intervals have ended.
+  [[nodiscard]] bool have_ended_before(std::uint64_t interval) const;
+  void wait_for_those_before(std::uint64_t interval) const;
 
   /// Timeouts of later Works are extended by this, until the first of them ends.
   void extend(std::chrono::milliseconds by);
@@ -79,7 +80,7 @@ class GroupState {
   /// Calls the end hook, of one Work after the other.
   void tell_untold();
   /// With the mutex held.
-  void drop_ended_stretches();
+  void drop_ended_intervals();
 
   struct Extension {
     std::chrono::milliseconds by;
@@ -97,8 +98,8 @@ class GroupState {
   std::deque<std::shared_ptr<c10d::WorkInfo>> untold_;  ///< Works, to the end hook
   bool telling_ = false;
   std::int64_t under_way_ = 0;
-  std::uint64_t first_stretch_ = 0;
-  std::deque<std::int64_t> in_stretches_{0};  ///< collectives, from the first stretch with any
+  std::uint64_t first_interval_ = 0;
+  std::deque<std::int64_t> in_intervals_{0};  ///< collectives, from the first interval with any
   std::map<std::uint64_t, Extension> extensions_;
   std::uint64_t next_extension_ = 0;
 };

@@ -41,9 +41,9 @@ std::string drawn_handle() {
 
 }  // namespace
 
-BackendPointer GtopkBackend::make(const Place& place) {
+BackendPointer GtopkBackend::make(const BackendOptions& options) {
   const WithoutGil without_gil;
-  auto backend = c10::make_intrusive<GtopkBackend>(place);
+  auto backend = c10::make_intrusive<GtopkBackend>(options);
   const std::lock_guard lock(process_mutex());
   backends().emplace(backend->number(), backend);
   return backend;
@@ -75,16 +75,17 @@ std::vector<BackendPointer> GtopkBackend::living() {
   return all;
 }
 
-GtopkBackend::GtopkBackend(const Place& place)
-    : Backend(place.rank, place.size),
+GtopkBackend::GtopkBackend(const BackendOptions& options)
+    : Backend(options.rank, options.size),
       number_(backends_made++),
-      options_(c10::make_intrusive<Options>("gtopk", place.timeout)),
-      place_(place),
-      handle_(place.reconfigurable ? drawn_handle() : std::string()),
+      options_(c10::make_intrusive<Options>("gtopk", options.timeout)),
+      backend_options_(options),
+      handle_(options.reconfigurable ? drawn_handle() : std::string()),
       forks_(forks()) {
-  options_->group_name = place.group_name;
-  if (!place.reconfigurable) {
-    membership_ = join(place.store, place.group_name, place.rank, place.size, place.timeout);
+  options_->group_name = options.group_name;
+  if (!options.reconfigurable) {
+    membership_ =
+        join(options.store, options.group_name, options.rank, options.size, options.timeout);
   }
   init();
 }
@@ -198,7 +199,7 @@ void GtopkBackend::check_member() const {
                              group + "no ranks, as its last reconfigure failed; call reconfigure " +
                                  "with a new uuid. It failed with: " + meeting_failed_));
   }
-  const bool waits = place_.reconfigurable && meetings_.empty();
+  const bool waits = backend_options_.reconfigurable && meetings_.empty();
   rethrow_for_python(Error(ErrorKind::kAborted, group + (waits ? "met nobody yet: call reconfigure"
                                                                : "been destroyed")));
 }
@@ -265,12 +266,14 @@ c10::intrusive_ptr<c10d::Backend> GtopkBackend::split(const c10::intrusive_ptr<c
     return nullptr;
   }
   const auto options = opts ? opts : getBackendOptions();
-  const bool named = !options->group_name.empty() && options->group_name != place_.group_name;
-  return make({.store = store,
-               .rank = static_cast<int>(mine - ranks.begin()),
-               .size = static_cast<int>(ranks.size()),
-               .timeout = options->timeout,
-               .group_name = named ? options->group_name : "split of " + place_.group_name});
+  const bool named =
+      !options->group_name.empty() && options->group_name != backend_options_.group_name;
+  return make(
+      {.store = store,
+       .rank = static_cast<int>(mine - ranks.begin()),
+       .size = static_cast<int>(ranks.size()),
+       .timeout = options->timeout,
+       .group_name = named ? options->group_name : "split of " + backend_options_.group_name});
 }
 
 c10::intrusive_ptr<c10d::Backend> GtopkBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
@@ -282,12 +285,12 @@ c10::intrusive_ptr<c10d::Backend> GtopkBackend::merge(const c10::intrusive_ptr<c
                .rank = rank,
                .size = size,
                .timeout = options->timeout,
-               .group_name = "merged with " + place_.group_name});
+               .group_name = "merged with " + backend_options_.group_name});
 }
 
 #if TORCH_VERSION_MINOR >= 14
 c10d::ReconfigureHandle GtopkBackend::get_reconfigure_handle() const {
-  TORCH_CHECK_VALUE(place_.reconfigurable,
+  TORCH_CHECK_VALUE(backend_options_.reconfigurable,
                     "gtopk: only a group made with enable_reconfigure=True can be reconfigured");
   return handle_;
 }
@@ -330,11 +333,12 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   const auto rank = static_cast<int>(mine - handles.begin());
   const auto size = static_cast<int>(handles.size());
   // Its own prefix: other ranks may be ahead, and already meet under another uuid.
-  const auto store =
-      c10::make_intrusive<c10d::PrefixStore>(c10::str("reconfigure/", opts.uuid), place_.store);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(c10::str("reconfigure/", opts.uuid),
+                                                            backend_options_.store);
   std::shared_ptr<Membership> joined;
   try {
-    joined = join(store, c10::str(place_.group_name, "/", opts.uuid), rank, size, timeout);
+    joined =
+        join(store, c10::str(backend_options_.group_name, "/", opts.uuid), rank, size, timeout);
   } catch (const c10::Error& error) {
     const std::lock_guard lock(mutex_);
     meeting_failed_ = error.what_without_backtrace();

@@ -52,7 +52,7 @@ ConstBuffer kept(const ConstBuffer& part, const at::Tensor& from, const Buffer& 
 }
 
 /// In place only if both are.
-Way common(Way one, Way other) { return one == other ? one : Way::kStaged; }
+Staging common(Staging one, Staging other) { return one == other ? one : Staging::kStaged; }
 
 void check_list(const std::vector<at::Tensor>& tensors, int size, at::ScalarType dtype,
                 const char* what) {
@@ -174,9 +174,9 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
   check_dense(output, kWhat);
   TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: ", kWhat,
                     " needs tensors of one dtype, given ", input.dtype(), " and ", output.dtype());
-  const Way way = common(way_of(input), way_of(output));
-  const Contiguous sent = held(contiguous(input, way));
-  const Contiguous received = room(output, kWhat, way);
+  const Staging staging = common(staging_of(input), staging_of(output));
+  const Contiguous sent = held(contiguous(input, staging));
+  const Contiguous received = room(output, kWhat, staging);
   const DataType type = type_to_move(input);
   const Buffers given = split_rows(sent, type, size_, input_splits, "input");
   Buffers rooms = split_rows(received, type, size_, output_splits, "output");
@@ -207,9 +207,10 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
     const at::Tensor& input = inputs[static_cast<std::size_t>(rank)];
     const at::Tensor& output = outputs[static_cast<std::size_t>(rank)];
     const bool own = rank == rank_;
-    const Way in = own ? common(way_of(input), way_of(output)) : way_of(input, rank);
+    const Staging in =
+        own ? common(staging_of(input), staging_of(output)) : staging_of(input, rank);
     const Contiguous sent = at.emplace_back(held(contiguous(input, in)));
-    const Way out = own ? in : way_of(output, rank);
+    const Staging out = own ? in : staging_of(output, rank);
     const Contiguous received = at.emplace_back(room(output, kWhat, out));
     rooms.push_back(received.buffer(type));
     const ConstBuffer part = sent.read(type);
@@ -245,16 +246,16 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
       list_on_root(outputs, rank_ == opts.rootRank, input.scalar_type(), size_, kWhat);
   const DataType type = type_to_move(input);
   // The root's own part goes the way of its place.
-  const Way way = list.empty()
-                      ? way_of(input, opts.rootRank)
-                      : common(way_of(input), way_of(list[static_cast<std::size_t>(rank_)]));
-  const Contiguous sent = held(contiguous(input, way));
+  const Staging staging =
+      list.empty() ? staging_of(input, opts.rootRank)
+                   : common(staging_of(input), staging_of(list[static_cast<std::size_t>(rank_)]));
+  const Contiguous sent = held(contiguous(input, staging));
   std::vector<Contiguous> at{sent};
   Buffers rooms;
   ConstBuffer data = sent.read(type);
   for (int rank = 0; rank < static_cast<int>(list.size()); ++rank) {
     const at::Tensor& output = list[static_cast<std::size_t>(rank)];
-    at.push_back(room(output, kWhat, rank == rank_ ? way : way_of(output, rank)));
+    at.push_back(room(output, kWhat, rank == rank_ ? staging : staging_of(output, rank)));
     rooms.push_back(at.back().buffer(type));
     if (rank == rank_) {
       data = kept(data, sent.memory, at.back().buffer(type), at.back().memory);
@@ -292,16 +293,16 @@ WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
   const std::vector<at::Tensor> list =
       list_on_root(inputs, rank_ == opts.rootRank, output.scalar_type(), size_, kWhat);
   const DataType type = type_to_move(output);
-  const Way way = list.empty()
-                      ? way_of(output, opts.rootRank)
-                      : common(way_of(output), way_of(list[static_cast<std::size_t>(rank_)]));
-  const Contiguous received = room(output, kWhat, way);
+  const Staging staging =
+      list.empty() ? staging_of(output, opts.rootRank)
+                   : common(staging_of(output), staging_of(list[static_cast<std::size_t>(rank_)]));
+  const Contiguous received = room(output, kWhat, staging);
   std::vector<Contiguous> at{received};
   const Buffer into = received.buffer(type);
   ConstBuffers parts;
   for (int rank = 0; rank < static_cast<int>(list.size()); ++rank) {
     const at::Tensor& input = list[static_cast<std::size_t>(rank)];
-    at.push_back(held(contiguous(input, rank == rank_ ? way : way_of(input, rank))));
+    at.push_back(held(contiguous(input, rank == rank_ ? staging : staging_of(input, rank))));
     const ConstBuffer part = at.back().read(type);
     parts.push_back(rank == rank_ ? kept(part, at.back().memory, into, received.memory) : part);
   }

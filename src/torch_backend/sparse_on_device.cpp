@@ -63,7 +63,7 @@ bool load_kernels(const cuda::Calls& kernels, c10::Device device, DataType dtype
   if (types.contains(dtype)) {
     return true;
   }
-  Lanes::of(device).refuse_capture();
+  DeviceStreams::of(device).refuse_capture();
   const c10::DeviceGuard now_current(device);
   const int error = kernels.load(dtype);
   if (says_too_old(error)) {
@@ -94,7 +94,7 @@ std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
   if (options.algorithm == "auto" && tensors.noted) {
     return nullptr;  // an error, of the ordinary call
   }
-  const auto way = gpu::way_of(
+  const auto path = gpu::device_path_of(
       {
           .d = tensors.d,
           .dtype = tensors.dtype,
@@ -102,16 +102,16 @@ std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
           .ranks = ranks,
       },
       options);
-  return way ? std::make_shared<SparseOnDevice>(*kernels, tensors, *way, options.seed) : nullptr;
+  return path ? std::make_shared<SparseOnDevice>(*kernels, tensors, *path, options.seed) : nullptr;
 }
 
 SparseOnDevice::SparseOnDevice(const cuda::Calls& kernels, const DeviceTensors& tensors,
-                               const gpu::Way& way, std::optional<std::uint64_t> seed)
+                               const gpu::DevicePath& path, std::optional<std::uint64_t> seed)
     : tensors_(tensors),
       seed_(seed),
-      lanes_(Lanes::of(tensors.pieces.front().device())),
-      step_(kernels, launcher_of(lanes_.device()), way),
-      laid_(lanes_.device().type()) {}
+      streams_(DeviceStreams::of(tensors.pieces.front().device())),
+      step_(kernels, launcher_of(streams_.device()), path),
+      laid_(streams_.device().type()) {}
 
 SparseOnDevice::~SparseOnDevice() {
   if (state_read_ && !state_read_->load(std::memory_order_acquire)) {
@@ -121,7 +121,7 @@ SparseOnDevice::~SparseOnDevice() {
 }
 
 void SparseOnDevice::lay_out() {
-  const c10::Device device = lanes_.device();
+  const c10::Device device = streams_.device();
   blocks_->pinned =
       host_memory({static_cast<std::int64_t>(step_.pinned_bytes())}, at::kByte, device);
   blocks_->on_device = bytes_on(device, step_.device_bytes() + kSpare);
@@ -148,7 +148,7 @@ void SparseOnDevice::read_state() {
     return;
   }
   state_read_ = std::make_shared<std::atomic<bool>>(false);
-  lanes_.call_behind_reads(
+  streams_.call_behind_reads(
       [to, from = tensors_.state->const_data_ptr<double>(), read = state_read_] {
         std::copy_n(from, to->numbers.size(), to->numbers.data());
         read->store(true, std::memory_order_release);
@@ -157,14 +157,14 @@ void SparseOnDevice::read_state() {
 
 void SparseOnDevice::begin() {
   const BelowAutograd below;
-  const c10::Stream callers = lanes_.current();
+  const c10::Stream callers = streams_.current();
   // Memory is taken in there: there is none to be had while a graph is captured.
-  lanes_.on_reading([&](const c10::Stream& stream) {
+  streams_.on_reading([&](const c10::Stream& stream) {
     at::Tensor scratch;
     {
       const c10::StreamGuard now_current(callers);  // what this frees is the caller's again
       lay_out();
-      scratch = bytes_on(lanes_.device(), step_.scratch_bytes());
+      scratch = bytes_on(streams_.device(), step_.scratch_bytes());
     }
     const std::span<const std::byte> table = step_.table();
     const auto size = static_cast<std::int64_t>(table.size());
@@ -172,12 +172,12 @@ void SparseOnDevice::begin() {
         .copy_(blocks_->pinned.narrow(0, table.data() - bytes_of(blocks_->pinned), size),
                /*non_blocking=*/true);
     read_state();
-    rethrow_failures([&] { step_.begin(bytes_of(scratch), lanes_.native(stream)); });
+    rethrow_failures([&] { step_.begin(bytes_of(scratch), streams_.native(stream)); });
     if (!step_.needs_seed()) {
       hold(blocks_->pinned);
     }
     in_use_on(stream);
-    lanes_.in_use_on(scratch, stream);
+    streams_.in_use_on(scratch, stream);
     laid_.record(stream);
   });
 }
@@ -187,8 +187,8 @@ void SparseOnDevice::follow(std::uint64_t number) {
     return;
   }
   const BelowAutograd below;
-  lanes_.on_reading([&](const c10::Stream& stream) {
-    rethrow_failures([&] { step_.follow(seed_.value_or(number), lanes_.native(stream)); });
+  streams_.on_reading([&](const c10::Stream& stream) {
+    rethrow_failures([&] { step_.follow(seed_.value_or(number), streams_.native(stream)); });
     hold(blocks_->pinned);
     in_use_on(stream);
     laid_.record(stream);
@@ -198,21 +198,21 @@ void SparseOnDevice::follow(std::uint64_t number) {
 void SparseOnDevice::commit(const c10::Stream& stream) const {
   const BelowAutograd below;
   laid_.block(stream);
-  rethrow_failures([&] { step_.commit(lanes_.native(stream)); });
+  rethrow_failures([&] { step_.commit(streams_.native(stream)); });
   hold(blocks_->pinned);
   in_use_on(stream);
 }
 
 void SparseOnDevice::in_use_on(const c10::Stream& stream) const {
   for (const at::Tensor& each : tensors_.pieces) {
-    lanes_.in_use_on(each, stream);
+    streams_.in_use_on(each, stream);
   }
   for (const auto& each : {tensors_.residual, tensors_.momentum}) {
     if (each) {
-      lanes_.in_use_on(*each, stream);
+      streams_.in_use_on(*each, stream);
     }
   }
-  lanes_.in_use_on(blocks_->on_device, stream);
+  streams_.in_use_on(blocks_->on_device, stream);
 }
 
 void SparseOnDevice::hold(const at::Tensor& pinned) const {

@@ -20,7 +20,7 @@
 #include "gtopk/collectives.hpp"
 #include "src/gpu/step.hpp"
 #include "src/torch_backend/device_call.hpp"
-#include "src/torch_backend/device_lanes.hpp"
+#include "src/torch_backend/device_streams.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
@@ -41,14 +41,14 @@ struct DeviceTensors {
 class SparseOnDevice {
  public:
   /// Null if the call has to be staged: there are no kernels for the device, tensors are not
-  /// contiguous, or it has no way there (gpu::way_of()). Throws Error{kInvalidArgument} for an
-  /// invalid call.
+  /// contiguous, or it has no way there (gpu::device_path_of()). Throws Error{kInvalidArgument} for
+  /// an invalid call.
   [[nodiscard]] static std::shared_ptr<SparseOnDevice> of(const DeviceTensors& tensors,
                                                           const SparseOptions& options,
                                                           std::uint32_t ranks);
 
-  SparseOnDevice(const cuda::Calls& kernels, const DeviceTensors& tensors, const gpu::Way& way,
-                 std::optional<std::uint64_t> seed);
+  SparseOnDevice(const cuda::Calls& kernels, const DeviceTensors& tensors,
+                 const gpu::DevicePath& path, std::optional<std::uint64_t> seed);
   SparseOnDevice(const SparseOnDevice&) = delete;
   SparseOnDevice& operator=(const SparseOnDevice&) = delete;
   SparseOnDevice(SparseOnDevice&&) = delete;
@@ -62,7 +62,7 @@ class SparseOnDevice {
   /// What is between begin() and the operation's start, once it has its number.
   void follow(std::uint64_t number);
   /// Whether the operation asks a launcher for more while it runs.
-  [[nodiscard]] bool asks() const { return step_.way().asks(); }
+  [[nodiscard]] bool asks() const { return step_.path().asks(); }
   /// The operation, which starts once what begin() and follow() have enqueued is done.
   [[nodiscard]] Collective collective(const SparseOptions& options,
                                       const Delivered& delivered) const {
@@ -89,7 +89,7 @@ class SparseOnDevice {
 
   const DeviceTensors tensors_;
   const std::optional<std::uint64_t> seed_;
-  Lanes& lanes_;
+  DeviceStreams& streams_;
   gpu::Step step_;
   /// On the input stream, behind begin() and follow(): an operation that fails before it starts
   /// ends before they are done, and what is enqueued behind its end reads the table of pieces.

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "src/torch_backend/device_lanes.hpp"
+#include "src/torch_backend/device_streams.hpp"
 
 namespace gtopk::torch_backend {
 namespace {

@@ -239,9 +239,9 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   timeout_ = longest;
   extensions_ = std::move(extended.first_of);
   using Kind = GroupState::Kind;
-  stretch_ = group_->begin(after_earlier_           ? Kind::kBarrier
-                           : c10d::isP2POp(opType_) ? Kind::kMessage
-                                                    : Kind::kCollective);
+  interval_ = group_->begin(after_earlier_           ? Kind::kBarrier
+                            : c10d::isP2POp(opType_) ? Kind::kMessage
+                                                     : Kind::kCollective);
   began_ = Clock::now();
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
   Call call;
@@ -282,7 +282,7 @@ void GtopkWork::not_taken() {
     --caller_->in_flight;
   }
   group_->end_extensions(extensions_);
-  group_->end(stretch_);
+  group_->end(interval_);
 }
 
 void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error,
@@ -292,11 +292,11 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
     device_->ended();
   }
   const bool copies = finish_ || on_device || std::ranges::any_of(memory_, &Contiguous::is_copy);
-  if (!error && after_earlier_ && !group_->have_ended_before(*stretch_)) {
+  if (!error && after_earlier_ && !group_->have_ended_before(*interval_)) {
     // In the engine they have ended. Their results may still have to be copied to where they
     // belong.
     completer.run([self = std::move(self)]() mutable {
-      self->group_->wait_for_those_before(*self->stretch_);
+      self->group_->wait_for_those_before(*self->interval_);
       finish(end(std::move(self), nullptr));
     });
     return;
@@ -358,7 +358,7 @@ void GtopkWork::copy_back(Self self) {
 GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
   const std::shared_ptr<Ending> ending = self->ending_;
   const std::shared_ptr<GroupState> group = self->group_;
-  const std::optional<std::uint64_t> stretch = self->stretch_;
+  const std::optional<std::uint64_t> interval = self->interval_;
   const CallOrder::EntryPointer caller = self->caller_;
   const Clock::time_point over_at = Clock::now();
   self->tell_group(error != nullptr, over_at);
@@ -393,7 +393,7 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
     ending->over.store(true, std::memory_order_release);
   }
   ending->told.notify_all();
-  group->end(stretch);
+  group->end(interval);
   if (caller) {
     --caller->in_flight;
   }

@@ -201,7 +201,7 @@ class GtopkWork final : public TimedWork {
   std::uint32_t source_ = 0;
   std::atomic<bool> polls_ = false;
   bool after_earlier_ = false;
-  std::optional<std::uint64_t> stretch_;  ///< of a collective: see GroupState
+  std::optional<std::uint64_t> interval_;  ///< of a collective: see GroupState
   int forks_;
 };
 

@@ -15,7 +15,7 @@
 
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/direct.hpp"
-#include "src/collectives/way_costs.hpp"
+#include "src/collectives/path_costs.hpp"
 #include "tests/collectives/definitions.hpp"
 #include "tests/collectives/parts.hpp"
 #include "tests/support/calls.hpp"
@@ -24,10 +24,10 @@
 namespace gtopk {
 namespace {
 
-using collectives::KnownWays;
+using collectives::KnownPaths;
+using collectives::PathCosts;
+using collectives::PathSetting;
 using collectives::Tree;
-using collectives::WayCosts;
-using collectives::WaySetting;
 using support::InprocRanks;
 using test::buffers;
 using test::expect_good;
@@ -35,11 +35,11 @@ using test::Sizes;
 using test::spans;
 using test::total;
 
-KnownWays& known(InprocRanks& ranks, std::uint32_t rank) {
-  return ranks.group(rank)->keepsakes.of<KnownWays>();
+KnownPaths& known(InprocRanks& ranks, std::uint32_t rank) {
+  return ranks.group(rank)->per_group_state.of<KnownPaths>();
 }
 
-void set_all(InprocRanks& ranks, WaySetting setting) {
+void set_all(InprocRanks& ranks, PathSetting setting) {
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
     known(ranks, rank).setting = setting;
   }
@@ -57,7 +57,7 @@ std::vector<reference::Bytes> random_inputs(std::uint32_t ranks, std::uint64_t d
 
 class EitherWay : public ::testing::TestWithParam<std::uint32_t> {
  protected:
-  static constexpr std::array kSettings = {WaySetting::kTree, WaySetting::kDirect};
+  static constexpr std::array kSettings = {PathSetting::kTree, PathSetting::kDirect};
   const std::uint32_t size_ = GetParam();
 };
 
@@ -67,7 +67,7 @@ TEST_P(EitherWay, AllReduceIsItsDefinition) {
       {DataType::kBfloat16, ReduceOp::kAvg},      {DataType::kFloat32, ReduceOp::kPremulSum},
       {DataType::kComplex64, ReduceOp::kProduct}, {DataType::kInt8, ReduceOp::kMax}};
   std::uint64_t seed = 1;
-  for (const WaySetting setting : kSettings) {
+  for (const PathSetting setting : kSettings) {
     for (const std::uint64_t bytes : {8UL, 1000UL, 65536UL}) {
       for (const auto& [type, op] : kinds) {
         const std::uint64_t d = bytes / size_of(type);
@@ -93,7 +93,7 @@ TEST_P(EitherWay, AllReduceIsItsDefinition) {
 TEST_P(EitherWay, ReduceScatterIsItsDefinitionForEveryLayout) {
   constexpr DataType kType = DataType::kBfloat16;
   std::uint64_t seed = 1;
-  for (const WaySetting setting : kSettings) {
+  for (const PathSetting setting : kSettings) {
     for (const ReduceOp op : {ReduceOp::kAvg, ReduceOp::kPremulSum}) {
       for (const Sizes& sizes : test::layouts(size_, 500)) {
         SCOPED_TRACE(fmt::format("P={} {} seed {}", size_, to_string(op), ++seed));
@@ -125,7 +125,7 @@ TEST_P(EitherWay, ReduceScatterIsItsDefinitionForEveryLayout) {
 }
 
 TEST_P(EitherWay, AllGatherAndBroadcastBringEveryByte) {
-  for (const WaySetting setting : kSettings) {
+  for (const PathSetting setting : kSettings) {
     for (const Sizes& sizes : test::layouts(size_, 3000)) {
       reference::Bytes expected(total(sizes));
       std::iota(reinterpret_cast<unsigned char*>(expected.data()),
@@ -224,7 +224,7 @@ TEST_P(EitherWay, RanksThatCallDifferentThingsGetAnError) {
           fmt::format("P={}, rank {} calls {}, the others {}", size_, odd_rank, odd, usual));
       std::vector<reference::Bytes> memory(size_, reference::Bytes(200'000));
       InprocRanks ranks(size_, support::uneven_network(usual * 16 + odd));
-      set_all(ranks, WaySetting::kDirect);
+      set_all(ranks, PathSetting::kDirect);
       for (const auto& ending : ranks.run([&](std::uint32_t rank) {
              return calls[rank == odd_rank ? odd : usual](memory[rank]);
            })) {
@@ -255,15 +255,15 @@ TEST_P(EitherWay, RanksThatGoDifferentWaysGetAnErrorThatSaysSo) {
         hosts.push_back(fmt::format("host {}", rank));
       }
       InprocRanks ranks(size_, support::uneven_network(odd), hosts);
-      set_all(ranks, WaySetting::kTree);
-      known(ranks, odd).setting = WaySetting::kDirect;
+      set_all(ranks, PathSetting::kTree);
+      known(ranks, odd).setting = PathSetting::kDirect;
       for (const auto& ending :
            ranks.run([&](std::uint32_t rank) { return calls[call](memory[rank]); })) {
         ASSERT_TRUE(ending->error.has_value());
         ASSERT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
         ASSERT_THAT(ending->text(), testing::HasSubstr("GTOPK_DENSE must be the same"));
       }
-      set_all(ranks, WaySetting::kAuto);
+      set_all(ranks, PathSetting::kAuto);
       ASSERT_EQ(support::group_works(ranks), "");
       ASSERT_TRUE(ranks.close().empty());
     }
@@ -312,13 +312,13 @@ TEST_F(Chosen, ByCostsThatEveryRankHasOnceTheGroupHasCalledEnough) {
   InprocRanks ranks(kSize, support::uneven_network(3));
   expect_good(reduce(ranks));
   EXPECT_FALSE(known(ranks, 0).measured);
-  spend(ranks, KnownWays::kMeasuredFrom - 3);
+  spend(ranks, KnownPaths::kMeasuredFrom - 3);
   expect_good(reduce(ranks));
   EXPECT_FALSE(known(ranks, 0).measured);
   expect_good(reduce(ranks));
   for (std::uint32_t rank = 0; rank < kSize; ++rank) {
-    const collectives::WayCosts& first = known(ranks, 0).measured.value();
-    const collectives::WayCosts& costs = known(ranks, rank).measured.value();
+    const collectives::PathCosts& first = known(ranks, 0).measured.value();
+    const collectives::PathCosts& costs = known(ranks, rank).measured.value();
     EXPECT_EQ(costs.tree, first.tree);
     EXPECT_EQ(costs.direct, first.direct);
     EXPECT_EQ(costs.byte, first.byte);
@@ -329,7 +329,7 @@ TEST_F(Chosen, ByCostsThatEveryRankHasOnceTheGroupHasCalledEnough) {
 TEST_F(Chosen, AlikeByCallsThatAreUnderWayWhileOneMeasures) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     InprocRanks ranks(kSize, support::uneven_network(seed));
-    spend(ranks, KnownWays::kMeasuredFrom - 2);
+    spend(ranks, KnownPaths::kMeasuredFrom - 2);
     std::vector<support::SharedEnding> endings;
     std::vector<std::vector<reference::Bytes>> values(6, data_);
     for (std::vector<reference::Bytes>& each : values) {
@@ -349,8 +349,8 @@ TEST_F(Chosen, AlikeByCallsThatAreUnderWayWhileOneMeasures) {
 // How that comes about: a rank has measured and fails in the rest of the same operation, and its
 // abort overtakes the last message of measuring elsewhere.
 TEST_F(Chosen, AgainAfterOneErrorWhereOnlySomeKnowCosts) {
-  constexpr WayCosts kTree{.tree = 1, .direct = 1e9, .byte = 1};
-  constexpr WayCosts kDirect{.tree = 1e9, .direct = 1, .byte = 1};
+  constexpr PathCosts kTree{.tree = 1, .direct = 1e9, .byte = 1};
+  constexpr PathCosts kDirect{.tree = 1e9, .direct = 1, .byte = 1};
   const std::vector<std::string> hosts = {"a", "a", "b", "b", "c", "c"};
   const auto size = static_cast<std::uint32_t>(hosts.size());
   const auto calls = different_calls(size);
@@ -358,13 +358,13 @@ TEST_F(Chosen, AgainAfterOneErrorWhereOnlySomeKnowCosts) {
     if (call == kBroadcastingFew) {
       continue;  // six ranks have one way
     }
-    for (const WayCosts& costs : {kTree, kDirect}) {
+    for (const PathCosts& costs : {kTree, kDirect}) {
       for (std::uint32_t knowing = 1; knowing + 1 < 1U << size; knowing += 3) {
         SCOPED_TRACE(fmt::format("call {}, knowing {:b}, tree {}", call, knowing, costs.tree));
         std::vector<reference::Bytes> memory(size, reference::Bytes(200'000));
         const auto once = [&](std::uint32_t rank) { return calls[call](memory[rank]); };
         InprocRanks ranks(size, support::uneven_network(knowing), hosts);
-        spend(ranks, KnownWays::kMeasuredFrom - 1);
+        spend(ranks, KnownPaths::kMeasuredFrom - 1);
         for (std::uint32_t rank = 0; rank < size; ++rank) {
           if ((knowing >> rank & 1U) != 0) {
             known(ranks, rank).measured = costs;
@@ -382,7 +382,7 @@ TEST_F(Chosen, AgainAfterOneErrorWhereOnlySomeKnowCosts) {
         ranks.run_all();
         for (const auto& ending : endings) {
           ASSERT_TRUE(ending->error.has_value());
-          ASSERT_THAT(ending->text(), testing::HasSubstr("ranks go different ways"));
+          ASSERT_THAT(ending->text(), testing::HasSubstr("ranks go different paths"));
         }
         for (std::uint32_t rank = 0; rank < size; ++rank) {
           ASSERT_FALSE(known(ranks, rank).measured);
@@ -422,7 +422,7 @@ Collective failing_on(std::uint32_t odd, ErrorKind kind) {
 TEST_F(Chosen, AsBeforeWhateverFailsOnOneRankAlone) {
   for (std::uint32_t odd = 0; odd < kSize; ++odd) {
     InprocRanks ranks(kSize, support::uneven_network(odd));
-    spend(ranks, KnownWays::kMeasuredFrom - 1);
+    spend(ranks, KnownPaths::kMeasuredFrom - 1);
     expect_good(reduce(ranks));
     for (const ErrorKind kind : {ErrorKind::kTimeout, ErrorKind::kMismatch}) {
       const auto endings = ranks.run([&](std::uint32_t /*rank*/) { return failing_on(odd, kind); });
@@ -441,7 +441,7 @@ TEST_F(Chosen, AsBeforeWhateverFailsOnOneRankAlone) {
       ASSERT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
     }
     expect_good(reduce(ranks));
-    EXPECT_EQ(known(ranks, odd).measured_by, KnownWays::kMeasuredFrom);
+    EXPECT_EQ(known(ranks, odd).measured_by, KnownPaths::kMeasuredFrom);
     ASSERT_TRUE(ranks.close().empty());
   }
 }

@@ -93,10 +93,10 @@ TEST(RingPieces, CoverEachPartOnceAndNoneIsTooLong) {
       const std::uint64_t pieces = pieces_of(size, most);
       std::uint64_t end = 0;
       for (std::uint64_t number = 0; number < pieces; ++number) {
-        const Stretch stretch = stretch_of(size, number, pieces);
-        EXPECT_EQ(stretch.begin, end);
-        EXPECT_LE(stretch.size, most);
-        end += stretch.size;
+        const Interval interval = interval_of(size, number, pieces);
+        EXPECT_EQ(interval.begin, end);
+        EXPECT_LE(interval.size, most);
+        end += interval.size;
       }
       EXPECT_EQ(end, size);
     }

@@ -15,7 +15,7 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/gate.hpp"
 #include "src/engine/engine_thread.hpp"
-#include "src/engine/errand.hpp"
+#include "src/engine/external_work.hpp"
 #include "src/engine/lookup.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/transport/inproc/fabric.hpp"
@@ -98,26 +98,29 @@ TEST(EngineThread, RunsWhatIsSubmittedAndEndsWithNothingUnderWay) {
   }
 }
 
-engine::Task<void> one_errand(engine::GroupView& group, std::promise<engine::Errand::Done>& begun,
-                              int& awaited) {
-  engine::Errand errand(group,
-                        [&](engine::Errand::Done done) { begun.set_value(std::move(done)); });
-  co_await errand;
+engine::Task<void> one_external_work(engine::GroupView& group,
+                                     std::promise<engine::ExternalWork::Done>& begun,
+                                     int& awaited) {
+  engine::ExternalWork external_work(
+      group, [&](engine::ExternalWork::Done done) { begun.set_value(std::move(done)); });
+  co_await external_work;
   ++awaited;
 }
 
 // Also when the engine is about to end.
-TEST(EngineThread, IsToldOfAnErrandsEndByAnyThread) {
+TEST(EngineThread, IsToldOfItsEndByAnyThread) {
   for (int round = 0; round < 50; ++round) {
-    std::promise<engine::Errand::Done> begun;
+    std::promise<engine::ExternalWork::Done> begun;
     int awaited = 0;
     Collective collective;
     collective.name = "outside";
-    collective.body = [&](engine::GroupView& group) { return one_errand(group, begun, awaited); };
+    collective.body = [&](engine::GroupView& group) {
+      return one_external_work(group, begun, awaited);
+    };
     std::jthread other;
     Alone alone;
     std::future<void> done = alone.submit(collective);
-    engine::Errand::Done tell = begun.get_future().get();
+    engine::ExternalWork::Done tell = begun.get_future().get();
     other = std::jthread([tell = std::move(tell)] { tell(nullptr); });
     if (round % 2 == 0) {
       done.get();

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "src/engine/grace.hpp"
 #include "src/engine/group_view.hpp"
+#include "src/engine/shared_deadline.hpp"
 #include "tests/support/calls.hpp"
 
 namespace gtopk {
@@ -191,45 +191,47 @@ TEST(RemovedGroup, TakesItsUnreceivedMessagesWithIt) {
 /// How long each wait lasts, for waits that start after these gaps and are in vain.
 std::vector<std::int64_t> waits(const std::vector<std::int64_t>& gaps) {
   using std::chrono::milliseconds;
-  engine::Grace grace;
+  engine::SharedDeadline shared_deadline;
   transport::TimePoint now{std::chrono::hours(1)};
   std::vector<std::int64_t> waited;
   for (const std::int64_t gap : gaps) {
     now += milliseconds(gap);
-    const transport::TimePoint until = std::max(now, grace.begin(now, milliseconds(2000)));
+    const transport::TimePoint until =
+        std::max(now, shared_deadline.begin(now, milliseconds(2000)));
     waited.push_back(std::chrono::duration_cast<milliseconds>(until - now).count());
     now = until;
-    grace.end(now, true);
+    shared_deadline.end(now, true);
   }
   return waited;
 }
 
-TEST(Grace, IsSharedByThoseThatFollowEachOther) {
+TEST(SharedDeadline, IsSharedByThoseThatFollowEachOther) {
   EXPECT_EQ(waits({0, 0, 1, 99, 100, 100}), (std::vector<std::int64_t>{2000, 0, 0, 0, 0, 0}));
   EXPECT_EQ(waits({0, 101, 50}), (std::vector<std::int64_t>{2000, 2000, 0}));
 }
 
-TEST(Grace, IsWhatIsLeftOfItForThoseThatComeInTheMeantime) {
+TEST(SharedDeadline, IsWhatIsLeftOfItForThoseThatComeInTheMeantime) {
   using std::chrono::milliseconds;
-  engine::Grace grace;
+  engine::SharedDeadline shared_deadline;
   const transport::TimePoint start{std::chrono::hours(1)};
-  EXPECT_EQ(grace.begin(start, milliseconds(2000)), start + milliseconds(2000));
-  EXPECT_EQ(grace.begin(start + milliseconds(500), milliseconds(2000)), start + milliseconds(2000));
-  grace.end(start + milliseconds(2000), true);
-  grace.end(start + milliseconds(2000), true);
-  EXPECT_EQ(grace.begin(start + milliseconds(2050), milliseconds(2000)),
+  EXPECT_EQ(shared_deadline.begin(start, milliseconds(2000)), start + milliseconds(2000));
+  EXPECT_EQ(shared_deadline.begin(start + milliseconds(500), milliseconds(2000)),
+            start + milliseconds(2000));
+  shared_deadline.end(start + milliseconds(2000), true);
+  shared_deadline.end(start + milliseconds(2000), true);
+  EXPECT_EQ(shared_deadline.begin(start + milliseconds(2050), milliseconds(2000)),
             start + milliseconds(2000));
 }
 
-TEST(Grace, OfOneThatEndedInTimeIsNotTakenFromTheNext) {
+TEST(SharedDeadline, OfOneThatEndedInTimeIsNotTakenFromTheNext) {
   using std::chrono::milliseconds;
-  engine::Grace grace;
+  engine::SharedDeadline shared_deadline;
   transport::TimePoint now{std::chrono::hours(1)};
   for (int round = 0; round < 5; ++round) {
     now += milliseconds(500);
-    EXPECT_EQ(grace.begin(now, milliseconds(2000)), now + milliseconds(2000));
+    EXPECT_EQ(shared_deadline.begin(now, milliseconds(2000)), now + milliseconds(2000));
     now += milliseconds(500);
-    grace.end(now, false);
+    shared_deadline.end(now, false);
   }
 }
 

@@ -163,7 +163,7 @@ def check_under_fsdp_everything_is_as_on_the_cpu(me: Rank) -> None:
         check_same(me, "fsdp", **each)
 
 
-LANES = range(1 + 32 + 2, 1 + 32 + 2 + 4)  # the streams that write results: device_lanes.cpp
+LANES = range(1 + 32 + 2, 1 + 32 + 2 + 4)  # the streams that write results: device_streams.cpp
 
 
 class SmallPartsAreLate:

@@ -39,7 +39,7 @@ std::string algorithms_on_devices() {
 
 namespace gtopk {
 
-std::optional<AccRoom> acc_room(std::uint64_t d, DataType dtype, const SparseOptions& options) {
+std::optional<AccCapacity> acc_room(std::uint64_t d, DataType dtype, const SparseOptions& options) {
   if (options.algorithm == sparse::kAuto) {
     return std::nullopt;
   }
@@ -48,7 +48,7 @@ std::optional<AccRoom> acc_room(std::uint64_t d, DataType dtype, const SparseOpt
   if (!sparse::takes_a_device(call, plan)) {
     return std::nullopt;
   }
-  AccRoom room = plan.algorithm->on_device(d, plan.lists.k);
+  AccCapacity room = plan.algorithm->on_device(d, plan.lists.k);
   room.index_bytes = plan.lists.type.index_bytes;
   return room;
 }

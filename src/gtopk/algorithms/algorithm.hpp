@@ -55,7 +55,7 @@ struct AlgorithmRow {
   using Coded = engine::Task<void> (*)(engine::GroupView& group, SparseCall call,
                                        const BlockCoder& coder, std::unique_ptr<engine::Turn> turn);
   /// What `whole` needs of a device, d >= 1, 1 <= k <= d; index_bytes does not matter.
-  using OnDevice = AccRoom (*)(std::uint64_t d, std::uint64_t k);
+  using OnDevice = AccCapacity (*)(std::uint64_t d, std::uint64_t k);
   /// The critical path of a call; a pure function.
   using Cost = void (*)(CriticalPath& path);
 

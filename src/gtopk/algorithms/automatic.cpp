@@ -83,7 +83,8 @@ Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<P
                                  : sparse_all_reduce(group, call, plan, std::move(turn));
   co_await reducing;
   decision.report.actual_seconds = std::chrono::duration<double>(group.now() - begin).count();
-  group.keepsakes().of<PlanReport>() = std::move(decision.report);  // Communicator::last_plan()
+  group.per_group_state().of<PlanReport>() =
+      std::move(decision.report);  // Communicator::last_plan()
 }
 
 Task<void> plan_only(GroupView& group, std::vector<Plan> plans, std::uint64_t bytes,
@@ -201,8 +202,8 @@ Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
 
 namespace gtopk {
 
-std::optional<AutoRoom> auto_room(std::uint64_t d, DataType dtype, const SparseOptions& options,
-                                  std::uint32_t ranks) {
+std::optional<AutoCapacity> auto_room(std::uint64_t d, DataType dtype, const SparseOptions& options,
+                                      std::uint32_t ranks) {
   if (options.algorithm != sparse::kAuto) {
     return std::nullopt;
   }
@@ -211,14 +212,14 @@ std::optional<AutoRoom> auto_room(std::uint64_t d, DataType dtype, const SparseO
   if (!sparse::all_take_a_device(call, plans)) {
     return std::nullopt;
   }
-  AutoRoom room;
+  AutoCapacity room;
   for (const sparse::Plan& plan : plans) {
     room.acc.index_bytes = plan.lists.type.index_bytes;
     if (!plan.algorithm->selects()) {
       room.acc.sums = d;
       continue;
     }
-    const DetachedRoom one = sparse::room_of(plan, ranks);
+    const DetachedCapacity one = sparse::room_of(plan, ranks);
     room.lists = {.selected = std::max(room.lists.selected, one.selected),
                   .cleared = std::max(room.lists.cleared, one.cleared),
                   .returned = std::max(room.lists.returned, one.returned),

@@ -72,7 +72,9 @@ Task<void> dense(GroupView& group, SparseCall call) {
   co_await settling;
 }
 
-AccRoom dense_on_device(std::uint64_t d, std::uint64_t /*k*/) { return {.whole = true, .sums = d}; }
+AccCapacity dense_on_device(std::uint64_t d, std::uint64_t /*k*/) {
+  return {.whole = true, .sums = d};
+}
 
 /// Coding an element takes about as long as adding one: acc, the contributions and the sums.
 void coded_cost(CriticalPath& path, const BlockCoder& coder) {

@@ -104,7 +104,7 @@ EditCounts edits_of(const Detached& step, const SparseCall& call, const Plan& pl
 
 }  // namespace
 
-DetachedRoom room_of(const Plan& plan, std::uint32_t ranks) {
+DetachedCapacity room_of(const Plan& plan, std::uint32_t ranks) {
   return {.selected = plan.lists.leaf,
           .cleared = plan.lists.leaf,
           .returned = most_returned(plan, ranks),
@@ -150,8 +150,9 @@ Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan p
 
 namespace gtopk {
 
-std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
-                                          const SparseOptions& options, std::uint32_t ranks) {
+std::optional<DetachedCapacity> detached_capacity(std::uint64_t d, DataType dtype,
+                                                  const SparseOptions& options,
+                                                  std::uint32_t ranks) {
   if (options.algorithm == sparse::kAuto || !selection_rule(d, dtype, options)) {
     return std::nullopt;
   }

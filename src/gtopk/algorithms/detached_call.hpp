@@ -20,7 +20,7 @@ namespace gtopk::sparse {
 /// How a device makes the call's selection; nullopt if none can.
 [[nodiscard]] std::optional<SelectionRule> rule_on_device(const SparseCall& call, const Plan& plan);
 
-[[nodiscard]] DetachedRoom room_of(const Plan& plan, std::uint32_t ranks);
+[[nodiscard]] DetachedCapacity room_of(const Plan& plan, std::uint32_t ranks);
 
 /// Exchange and edits of a selection that a device has made. turn: as of sparse_all_reduce().
 engine::Task<void> run_detached(engine::GroupView& group, Detached step, SparseCall call, Plan plan,

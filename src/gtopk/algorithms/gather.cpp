@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "src/engine/errand.hpp"
+#include "src/engine/external_work.hpp"
 #include "src/gtopk/algorithms/call_types.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/numbers/element_types.hpp"
@@ -13,7 +13,7 @@ namespace gtopk::sparse {
 namespace {
 
 using engine::Computation;
-using engine::Errand;
+using engine::ExternalWork;
 using engine::GroupView;
 using engine::Task;
 
@@ -42,7 +42,8 @@ Task<void*> accumulate_all(GroupView& group, const SparseCall& call) {
   }
   AccDevice* const device = call.device->device;
   if (device != nullptr) {
-    Errand asking(group, [&](Errand::Done done) { device->accumulate(std::move(done)); });
+    ExternalWork asking(group,
+                        [&](ExternalWork::Done done) { device->accumulate(std::move(done)); });
     co_await asking;
   }
   co_return call.device->sums;

@@ -58,7 +58,7 @@ Task<void> random_k(GroupView& group, SparseCall call) {
   co_await delivering;
 }
 
-AccRoom random_k_on_device(std::uint64_t /*d*/, std::uint64_t k) {
+AccCapacity random_k_on_device(std::uint64_t /*d*/, std::uint64_t k) {
   return {.drawn = true, .delivered = k};
 }
 
@@ -75,7 +75,7 @@ const AlgorithmRow kRandomK{
 
 namespace gtopk {
 
-void draw_indices(const AccRoom& room, std::uint64_t d, std::uint64_t seed, void* indices) {
+void draw_indices(const AccCapacity& room, std::uint64_t d, std::uint64_t seed, void* indices) {
   const auto count = static_cast<std::size_t>(room.delivered);
   const auto of = static_cast<std::size_t>(d);
   if (room.index_bytes == sizeof(std::uint64_t)) {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "src/collectives/all_reduce.hpp"
-#include "src/engine/errand.hpp"
+#include "src/engine/external_work.hpp"
 #include "src/gtopk/algorithms/count_sketch.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/algorithms/gather.hpp"
@@ -24,7 +24,7 @@ namespace gtopk::sparse {
 namespace {
 
 using engine::Computation;
-using engine::Errand;
+using engine::ExternalWork;
 using engine::GroupView;
 using engine::Task;
 
@@ -139,7 +139,8 @@ class Sketcher {
     co_await finding;
     if (finite && call_.device) {
       const AccOnDevice& there = *call_.device;
-      Errand finding_there(group_, [&](Errand::Done done) { there.device->find(std::move(done)); });
+      ExternalWork finding_there(
+          group_, [&](ExternalWork::Done done) { there.device->find(std::move(done)); });
       co_await finding_there;
       found = static_cast<std::size_t>(std::min<std::uint64_t>(there.report->kept, heaviest_.size));
       spoil_unless_finite(there, call_.entry_type(), first(found));
@@ -219,7 +220,7 @@ Task<void> sketch(GroupView& group, SparseCall call) {
                                       : kTrueTopk.whole(group, std::move(call));
 }
 
-AccRoom sketch_on_device(std::uint64_t d, std::uint64_t k) {
+AccCapacity sketch_on_device(std::uint64_t d, std::uint64_t k) {
   if (!pays(d, k)) {
     return kTrueTopk.on_device(d, k);
   }

@@ -34,7 +34,7 @@ Task<void> true_topk(GroupView& group, SparseCall call) {
   co_await delivering;
 }
 
-AccRoom true_topk_on_device(std::uint64_t d, std::uint64_t k) {
+AccCapacity true_topk_on_device(std::uint64_t d, std::uint64_t k) {
   return {.whole = true, .sums = d, .delivered = k};
 }
 

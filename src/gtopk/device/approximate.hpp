@@ -277,18 +277,18 @@ struct SettleThreshold {
 
 /// What such a selection works in; in the device's memory.
 template <class Value>
-struct SearchRoom {
-  RefineRoom<Value> refine;
+struct SearchWorkspace {
+  RefineWorkspace<Value> refine;
   Search* search = nullptr;
   double* sums = nullptr;
   double* squares = nullptr;
 
-  static SearchRoom in(Room& memory, std::uint64_t tiles, std::uint64_t d,
-                       const SelectionRule& rule) {
-    SearchRoom room;
+  static SearchWorkspace in(Room& memory, std::uint64_t tiles, std::uint64_t d,
+                            const SelectionRule& rule) {
+    SearchWorkspace room;
     const bool sums = rule.kind == SelectionRule::Kind::kNormal;
     const std::uint64_t chunks = sums ? SumChunks<Value>::chunks_of(d) : 0;
-    room.refine = RefineRoom<Value>::in(memory, tiles);
+    room.refine = RefineWorkspace<Value>::in(memory, tiles);
     room.search = memory.take<Search>(1);
     room.sums = memory.take<double>(chunks);
     room.squares = memory.take<double>(chunks);
@@ -300,7 +300,7 @@ struct SearchRoom {
 /// follows the last of them.
 template <class T, class Executor, class Settle>
 void correct_threshold(Executor& executor, const Pieces<T>& acc, std::uint64_t k,
-                       const Correction& correction, const SearchRoom<Accumulation<T>>& room,
+                       const Correction& correction, const SearchWorkspace<Accumulation<T>>& room,
                        const Settle& settle) {
   std::uint32_t* const ended = room.refine.key.ended;
   const CountReaching<T> count{acc, room.search};
@@ -314,10 +314,10 @@ void correct_threshold(Executor& executor, const Pieces<T>& acc, std::uint64_t k
 /// All launches of a selection of the kinds kNormal and kSample. `kept`: room for rule.most.
 template <class T, class Index, class Executor>
 void select_approximately(Executor& executor, const Pieces<T>& acc, std::uint64_t d,
-                          const SelectionRule& rule, const SearchRoom<Accumulation<T>>& room,
+                          const SelectionRule& rule, const SearchWorkspace<Accumulation<T>>& room,
                           EntriesOut<Accumulation<T>, Index> kept, Report* report) {
   using Value = Accumulation<T>;
-  const KeyRoom<Value>& key = room.refine.key;
+  const KeyWorkspace<Value>& key = room.refine.key;
   const bool normal = rule.kind == SelectionRule::Kind::kNormal;
   const Correction correction = normal ? kGaussianCorrection : kSampledCorrection;
   executor.launch(1, BeginSearch<Value>{key, search_of<Value>(rule.rank)});

@@ -119,7 +119,8 @@ GTOPK_HOST_DEVICE void each_of(Block& block, std::uint64_t count, Visit visit) {
 /// Calls visit(i, load(i)) for one thread's share of `size` elements. Several are loaded before the
 /// first of them is visited: behind a visit that may write, the compiler can move no load ahead,
 /// and each would have to wait for the one before it. For the same reason no load stands behind a
-/// branch: of those beyond the end the last element is loaded again.
+/// branch: in place of those beyond the end a thread loads its first element again. A thread loads
+/// only elements that it visits, since other threads may already write theirs.
 template <class Load, class Visit>
 GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Visit visit) {
   using Loaded = decltype(load(std::size_t{thread}));
@@ -140,7 +141,8 @@ GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Vi
   } else if (first < size) {  // the rest of a tile that is not whole
     Loaded loaded[kAhead];
     for (unsigned j = 0; j < kAhead; ++j) {
-      loaded[j] = load(least(first + j * kThreads, size - 1));
+      const unsigned at = first + j * kThreads;
+      loaded[j] = load(std::size_t{at < size ? at : first});
     }
     for (unsigned j = 0; j < kAhead; ++j) {
       if (first + j * kThreads < size) {

@@ -69,13 +69,13 @@ struct Digits {
 
 /// What the search works in; in the device's memory.
 template <class Value>
-struct KeyRoom {
+struct KeyWorkspace {
   Cutoff<Value>* cutoff = nullptr;
   std::uint64_t* bins = nullptr;   ///< kBins
   std::uint32_t* ended = nullptr;  ///< of launches that end with a last block (ending.hpp)
 
-  static KeyRoom in(Room& memory) {
-    KeyRoom room;
+  static KeyWorkspace in(Room& memory) {
+    KeyWorkspace room;
     room.cutoff = memory.take<Cutoff<Value>>(1);
     room.bins = memory.take<std::uint64_t>(kBins);
     room.ended = memory.take<std::uint32_t>(1);
@@ -88,7 +88,7 @@ template <class Value>
 struct BeginSearch {
   struct Shared {};
 
-  KeyRoom<Value> room;
+  KeyWorkspace<Value> room;
   Cutoff<Value> first;
 
   template <class Block>
@@ -242,7 +242,7 @@ struct PickDigit {
 
 /// One of the launches that find the key; `then`, of one block, follows it.
 template <class Executor, class Source, class Value, class Then>
-void find_digit(Executor& executor, const Source& source, const KeyRoom<Value>& room,
+void find_digit(Executor& executor, const Source& source, const KeyWorkspace<Value>& room,
                 unsigned level, const Then& then) {
   executor.launch(
       blocks_for(executor, source.most_loose_tiles()),
@@ -253,7 +253,7 @@ void find_digit(Executor& executor, const Source& source, const KeyRoom<Value>& 
 /// The launches that find the key, from a cutoff whose `left` and `searching` are set; `then`, of
 /// one block, follows them. `first`: the digits before have been found.
 template <class Executor, class Source, class Value, class Then = Nothing>
-void find_key(Executor& executor, const Source& source, const KeyRoom<Value>& room,
+void find_key(Executor& executor, const Source& source, const KeyWorkspace<Value>& room,
               const Then& then = {}, unsigned first = 0) {
   constexpr unsigned kLast = Digits<Value>::kLevels - 1;
   for (unsigned level = first; level < kLast; ++level) {

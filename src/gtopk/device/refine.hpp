@@ -69,12 +69,12 @@ struct TileCounts {
 
 /// What a refinement works in.
 template <class Value>
-struct RefineRoom {
-  KeyRoom<Value> key;
+struct RefineWorkspace {
+  KeyWorkspace<Value> key;
   TileCounts counts;
 
-  static RefineRoom in(Room& memory, std::uint64_t tiles) {
-    return {KeyRoom<Value>::in(memory), TileCounts::in(memory, tiles)};
+  static RefineWorkspace in(Room& memory, std::uint64_t tiles) {
+    return {KeyWorkspace<Value>::in(memory), TileCounts::in(memory, tiles)};
   }
 };
 
@@ -310,7 +310,7 @@ struct WriteEntries {
 
 /// The launches that write what is kept, once the key is known.
 template <class Executor, class Source, class Value, class Index>
-void write_entries(Executor& executor, const Source& source, const RefineRoom<Value>& room,
+void write_entries(Executor& executor, const Source& source, const RefineWorkspace<Value>& room,
                    Report* report, EntriesOut<Value, Index> kept,
                    EntriesOut<Value, Index> dropped) {
   Cutoff<Value>* const cutoff = room.key.cutoff;
@@ -324,8 +324,8 @@ void write_entries(Executor& executor, const Source& source, const RefineRoom<Va
 
 /// All launches of a refinement, from a cutoff whose route, `left` and `searching` are set.
 template <class Executor, class Source, class Value, class Index>
-void refine(Executor& executor, const Source& source, const RefineRoom<Value>& room, Report* report,
-            EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {
+void refine(Executor& executor, const Source& source, const RefineWorkspace<Value>& room,
+            Report* report, EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {
   find_key(executor, source, room.key);
   write_entries(executor, source, room, report, kept, dropped);
 }

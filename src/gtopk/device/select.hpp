@@ -282,8 +282,8 @@ struct SelectionSource {
 
 /// What a selection works in; in the device's memory.
 template <class Value>
-struct SelectionRoom {
-  RefineRoom<Value> refine;
+struct SelectionWorkspace {
+  RefineWorkspace<Value> refine;
   Candidates<Value> candidates;
 
   /// Of the candidates, for k entries of d; 0: there are none, as so few elements are soon read
@@ -295,10 +295,10 @@ struct SelectionRoom {
   }
 
   /// `most`: of candidates.
-  static SelectionRoom in(Room& memory, std::uint64_t tiles, std::uint64_t most) {
-    SelectionRoom room;
+  static SelectionWorkspace in(Room& memory, std::uint64_t tiles, std::uint64_t most) {
+    SelectionWorkspace room;
     const std::uint64_t of_list = tiles_of<kListTile>(most);
-    room.refine = RefineRoom<Value>::in(memory, tiles < of_list ? of_list : tiles);
+    room.refine = RefineWorkspace<Value>::in(memory, tiles < of_list ? of_list : tiles);
     Candidates<Value>& candidates = room.candidates;
     candidates.room = most;
     if (most != 0) {
@@ -318,10 +318,10 @@ struct SelectionRoom {
 /// of the k-th key.
 template <class T, class Executor>
 void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
-                     const SelectionRoom<Accumulation<T>>& room) {
+                     const SelectionWorkspace<Accumulation<T>>& room) {
   using Value = Accumulation<T>;
   const Candidates<Value>& found = room.candidates;
-  const KeyRoom<Value>& key = room.refine.key;
+  const KeyWorkspace<Value>& key = room.refine.key;
   const Guess guess = Guess::of(d, least(k, d), found.room);
   const SampleSource<T> sample{acc, guess.stride, guess.size};
   executor.launch(1, BeginSearch<Value>{key, search_of<Value>(guess.rank)});
@@ -344,8 +344,8 @@ void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, 
 /// All launches of a selection from d elements. `kept`: room for min(k, d).
 template <class T, class Index, class Executor>
 void select(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
-            const SelectionRoom<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,
-            Report* report) {
+            const SelectionWorkspace<Accumulation<T>>& room,
+            EntriesOut<Accumulation<T>, Index> kept, Report* report) {
   using Value = Accumulation<T>;
   const EntriesOut<Value, Index> nobody{};
   if (room.candidates.room == 0) {

@@ -14,23 +14,23 @@ namespace gtopk::sparse::device {
 
 /// What a selection works in; in the device's memory. Of one kind at a time.
 template <class Value>
-struct RuleRoom {
-  SelectionRoom<Value> exact;
-  SearchRoom<Value> search;
+struct RuleWorkspace {
+  SelectionWorkspace<Value> exact;
+  SearchWorkspace<Value> search;
   BlockCuts<Value> blocks;
 
-  static RuleRoom in(Room& memory, std::uint64_t tiles, std::uint64_t d,
-                     const SelectionRule& rule) {
-    RuleRoom room;
+  static RuleWorkspace in(Room& memory, std::uint64_t tiles, std::uint64_t d,
+                          const SelectionRule& rule) {
+    RuleWorkspace room;
     switch (rule.kind) {
       case SelectionRule::Kind::kExact:
-        room.exact =
-            SelectionRoom<Value>::in(memory, tiles, SelectionRoom<Value>::candidates_of(d, rule.k));
+        room.exact = SelectionWorkspace<Value>::in(
+            memory, tiles, SelectionWorkspace<Value>::candidates_of(d, rule.k));
         break;
       case SelectionRule::Kind::kNormal:
       case SelectionRule::Kind::kSample:
       case SelectionRule::Kind::kThreshold:
-        room.search = SearchRoom<Value>::in(memory, tiles, d, rule);
+        room.search = SearchWorkspace<Value>::in(memory, tiles, d, rule);
         break;
       case SelectionRule::Kind::kBlocks:
         room.blocks = BlockCuts<Value>::in(memory, grid_of(d, rule).count());
@@ -44,7 +44,7 @@ struct RuleRoom {
 /// kind.
 template <class T, class Index, class Executor>
 void select_by(const SelectionRule& rule, Executor& executor, const Pieces<T>& acc, std::uint64_t d,
-               const RuleRoom<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,
+               const RuleWorkspace<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,
                Report* report, const double* state = nullptr, double* next = nullptr) {
   switch (rule.kind) {
     case SelectionRule::Kind::kExact:

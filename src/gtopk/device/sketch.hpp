@@ -19,23 +19,24 @@ namespace gtopk::sparse::device {
 
 /// What both take in the device's memory; only one runs at a time.
 template <class Value>
-struct SketchRoom {
+struct SketchWorkspace {
   std::uint64_t* largest = nullptr;  ///< the key of the largest |acc|
   std::uint64_t* numbers = nullptr;  ///< of each cell
   Value* cells = nullptr;
   Value* estimates = nullptr;
   Piece<Value>* piece = nullptr;  ///< of the estimates
-  SelectionRoom<Value> selection;
+  SelectionWorkspace<Value> selection;
 
-  static SketchRoom in(Room& memory, std::uint64_t cells, std::uint64_t d, std::uint64_t most) {
-    SketchRoom room;
+  static SketchWorkspace in(Room& memory, std::uint64_t cells, std::uint64_t d,
+                            std::uint64_t most) {
+    SketchWorkspace room;
     room.largest = memory.take<std::uint64_t>(1);
     room.numbers = memory.take<std::uint64_t>(cells);
     room.cells = memory.take<Value>(cells);
     room.estimates = memory.take<Value>(d);
     room.piece = memory.take<Piece<Value>>(1);
-    room.selection =
-        SelectionRoom<Value>::in(memory, tiles_of(d), SelectionRoom<Value>::candidates_of(d, most));
+    room.selection = SelectionWorkspace<Value>::in(
+        memory, tiles_of(d), SelectionWorkspace<Value>::candidates_of(d, most));
     return room;
   }
 };
@@ -155,7 +156,7 @@ struct WriteCells {
 /// All launches of the sketch of acc; `cells`: of all rows, may be pinned memory.
 template <class T, class Executor>
 void sketch(Executor& executor, const Pieces<T>& acc, std::uint64_t d, const SketchHashes& hashes,
-            const SketchRoom<Accumulation<T>>& room, Accumulation<T>* cells) {
+            const SketchWorkspace<Accumulation<T>>& room, Accumulation<T>* cells) {
   const std::uint64_t count = hashes.cells();
   executor.launch(executor.wide(), ClearCells{room.largest, room.numbers, count});
   executor.launch(executor.wide(), FindLargest<T>{acc, room.largest});
@@ -216,7 +217,7 @@ struct Estimate {
 /// finite cells. Cells and entries may be in pinned memory.
 template <class Value, class Index, class Executor>
 void find_heaviest(Executor& executor, std::uint64_t d, const SketchHashes& hashes,
-                   const Value* sums, std::uint64_t most, const SketchRoom<Value>& room,
+                   const Value* sums, std::uint64_t most, const SketchWorkspace<Value>& room,
                    EntriesOut<Value, Index> heaviest, Report* report) {
   const Piece<Value> all{room.estimates, nullptr, 0, d, 0};
   executor.launch(executor.wide(),

@@ -113,12 +113,12 @@ struct LeaveState {
 /// the last step has left, and `next`, what this one leaves: the numbers of a SelectorState.
 template <class T, class Index, class Executor>
 void select_from_state(Executor& executor, const Pieces<T>& acc, const SelectionRule& rule,
-                       const SearchRoom<Accumulation<T>>& room,
+                       const SearchWorkspace<Accumulation<T>>& room,
                        EntriesOut<Accumulation<T>, Index> kept, Report* report, const double* state,
                        double* next) {
   using Value = Accumulation<T>;
   const Correction correction = kThresholdCorrection;
-  const KeyRoom<Value>& key = room.refine.key;
+  const KeyWorkspace<Value>& key = room.refine.key;
   executor.launch(
       1, InTurn{BeginSearch<Value>{key, {}}, BeginFromState{state, correction.times, room.search}});
   correct_threshold(executor, acc, rule.k, correction, room,

@@ -67,7 +67,7 @@ double of_each_entry(double with, double without, std::size_t count, std::size_t
   return std::max(0.0, with - without) * static_cast<double>(count) / static_cast<double>(more);
 }
 
-class HeapRooms final : public Rooms {
+class HeapArena final : public Rooms {
  public:
   std::span<std::byte> room(std::size_t bytes) override {
     return {rooms_.emplace_back().room<std::byte>(bytes), bytes};
@@ -102,14 +102,14 @@ Room shifted(const Room& list) {
 }
 
 double coding(const Room& selected) {
-  HeapRooms rooms;
+  HeapArena rooms;
   const EntryType type;
   const Codec& codec = kLossless.codec;
   List list = codec.make(type, kSelected, rooms);
   std::ranges::copy(selected.indices, list.room<float, Index>().indices);
   std::ranges::copy(selected.values, list.room<float, Index>().values);
   codec.close(type, list, kSelected);
-  HeapRooms messages;
+  HeapArena messages;
   return nanoseconds_each(2 * kSelected, [&] {
     messages.forget();
     const std::span<std::byte> message = codec.encode(type, list, kElements, messages);

@@ -47,7 +47,7 @@ class MayMeasure {
 }  // namespace
 
 Planner& planner_of(engine::GroupView& group) {
-  auto& planner = group.keepsakes().of<Planner>();
+  auto& planner = group.per_group_state().of<Planner>();
   if (!planner.routes) {
     planner.routes.emplace(group.hosts());
   }
@@ -83,8 +83,9 @@ Agreement with_costs(Agreement asked, const Planner& planner) {
   return std::move(asked.number(kCostsOf, planner.measured_by));
 }
 
-void forget_costs(engine::Keepsakes& keepsakes, std::uint64_t number, const Error& error) {
-  auto& planner = keepsakes.of<Planner>();
+void forget_costs(engine::PerGroupState& per_group_state, std::uint64_t number,
+                  const Error& error) {
+  auto& planner = per_group_state.of<Planner>();
   if (planner.measured_by < number && says_that_costs_differ(error)) {
     planner.costs.reset();
   }

@@ -14,14 +14,14 @@
 #include "gtopk/plan.hpp"
 #include "src/collectives/routes.hpp"
 #include "src/engine/group_view.hpp"
-#include "src/engine/keepsakes.hpp"
+#include "src/engine/per_group_state.hpp"
 #include "src/engine/task.hpp"
 
 namespace gtopk::sparse {
 
 using collectives::Routes;
 
-/// One per group, in its keepsakes.
+/// One per group.
 struct Planner {
   /// Collectives of the group, of whatever kind, after which costs are measured again.
   static constexpr std::uint64_t kRefreshAfter = 10000;
@@ -66,6 +66,6 @@ engine::Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::
 /// For Collective::failed of operations that need costs: forgets what an earlier collective of the
 /// group had measured if this one failed because others have other costs or none. Whatever else
 /// fails, perhaps on this rank alone, they stay.
-void forget_costs(engine::Keepsakes& keepsakes, std::uint64_t number, const Error& error);
+void forget_costs(engine::PerGroupState& per_group_state, std::uint64_t number, const Error& error);
 
 }  // namespace gtopk::sparse

@@ -20,7 +20,7 @@
 namespace gtopk::transport {
 
 /// Where on its machine a process runs, as far as known. Namespaces are inode numbers.
-struct Place {
+struct HostIdentity {
   std::string boot;  ///< the kernel's boot id, the same on one machine; empty: nothing is known
   std::uint64_t process_namespace = 0;
   std::uint64_t network_namespace = 0;
@@ -34,7 +34,7 @@ struct PeerInfo {
   std::uint64_t identity = 0;
   std::string host;
   std::int64_t process = 0;  ///< its pid
-  Place place{};
+  HostIdentity place{};
 };
 
 /// A peer's failure, detected outside any request. Reported once per peer; of this process itself

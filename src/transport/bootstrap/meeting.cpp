@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
+#include "src/transport/bootstrap/backoff.hpp"
 #include "src/transport/bootstrap/meeting_leader.hpp"
 #include "src/transport/bootstrap/meeting_record.hpp"
-#include "src/transport/bootstrap/patience.hpp"
 
 namespace gtopk::meeting {
 namespace {
@@ -25,7 +25,7 @@ class Follower {
   Follower(KeyValueStore& store, const Presence& self, Duration at_most)
       : store_(store),
         self_(self),
-        patience_(at_most, kFirstSlice, kLongestSlice),
+        backoff_(at_most, kFirstSlice, kLongestSlice),
         nonce_(draw_nonce()) {}
 
   Roll meet() {
@@ -33,19 +33,19 @@ class Follower {
     for (;;) {
       if (leader_) {
         const std::string key = table_key(*leader_);
-        if (const auto bytes = store_.find(key, patience_.slice())) {
+        if (const auto bytes = store_.find(key, backoff_.slice())) {
           return read(decode_table(key, *bytes));
         }
-        patience_.waited_in_vain();
+        backoff_.waited_in_vain();
         // Another rank 0 may have started afresh.
         if (!answer_ping(Duration::zero())) {
           arrive_again_if_passed_by();
         }
-      } else if (!answer_ping(patience_.slice())) {
-        patience_.waited_in_vain();
+      } else if (!answer_ping(backoff_.slice())) {
+        backoff_.waited_in_vain();
         arrive_again_if_passed_by();
       }
-      if (patience_.over()) {
+      if (backoff_.over()) {
         throw late();
       }
     }
@@ -85,7 +85,7 @@ class Follower {
     store_.set(alive_key(leader, nonce_),
                encode(Answer{.version = kVersion, .nonce = nonce_, .presence = self_}));
     leader_ = leader;
-    patience_.heard_something();
+    backoff_.heard_something();
     return true;
   }
 
@@ -118,7 +118,7 @@ class Follower {
   }
 
   [[nodiscard]] Error late() {
-    const Duration after = patience_.whole();
+    const Duration after = backoff_.whole();
     std::string why = fmt::format("rank 0 has not arrived {}", in_time(after));
     if (leader_) {
       const auto missing = store_.find(missing_key(*leader_), Duration::zero());
@@ -130,7 +130,7 @@ class Follower {
 
   KeyValueStore& store_;
   const Presence& self_;
-  Patience patience_;
+  Backoff backoff_;
   Nonce nonce_;
   std::int64_t slot_ = 0;
   std::optional<Nonce> leader_;  ///< the rank 0 answered last

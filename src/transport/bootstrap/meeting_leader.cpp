@@ -24,7 +24,7 @@ constexpr std::chrono::seconds kGrace{3};
 Leader::Leader(KeyValueStore& store, const Presence& self, Duration at_most)
     : store_(store),
       self_(self),
-      patience_(at_most, kFirstLeaderSlice, kLongestLeaderSlice),
+      backoff_(at_most, kFirstLeaderSlice, kLongestLeaderSlice),
       nonce_(draw_nonce()),
       expected_(self.size) {
   if (self.refusal) {
@@ -49,10 +49,10 @@ Roll Leader::meet() {
     if (failure_ && steady_clock::now() - failed_at_ >= kGrace) {
       break;
     }
-    if (patience_.over()) {
+    if (backoff_.over()) {
       fail(Error(ErrorKind::kBootstrap,
                  describe_missing(fmt::format("{}", fmt::join(missing(), ", ")), self_.size,
-                                  patience_.whole())));
+                                  backoff_.whole())));
       break;
     }
     wait_for_somebody();
@@ -97,7 +97,7 @@ bool Leader::read_slot(std::int64_t slot, Duration at_most) {
   newest_[arrival.rank] = guests_.size();
   guests_.push_back({.slot = slot, .arrival = arrival});
   store_.set(ping_key(arrival.nonce), encode(nonce_));
-  patience_.heard_something();
+  backoff_.heard_something();
   return true;
 }
 
@@ -131,7 +131,7 @@ bool Leader::complete() const { return answers_.size() + 1 >= expected_; }
 /// Waits for what the first missing rank would do next; the others are checked when that does not
 /// come.
 void Leader::wait_for_somebody() {
-  const Duration slice = patience_.slice();
+  const Duration slice = backoff_.slice();
   const auto fresh =
       std::ranges::find_if(holes_, [](const Hole& hole) { return !hole.waited_for; });
   if (fresh != holes_.end()) {
@@ -154,7 +154,7 @@ void Leader::wait_for_somebody() {
       guest.doubted = false;
     }
   }
-  patience_.waited_in_vain();
+  backoff_.waited_in_vain();
   tell_who_is_missing();
   read_slots();
   ask_everybody();
@@ -175,7 +175,7 @@ bool Leader::listen(Guest& guest, Duration at_most) {
     return false;
   }
   guest.answered = true;
-  patience_.heard_something();
+  backoff_.heard_something();
   weigh(guest, decode_answer(key, *bytes));
   return true;
 }

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "src/transport/bootstrap/backoff.hpp"
 #include "src/transport/bootstrap/meeting.hpp"
 #include "src/transport/bootstrap/meeting_record.hpp"
-#include "src/transport/bootstrap/patience.hpp"
 
 namespace gtopk::meeting {
 
@@ -48,7 +48,7 @@ class Leader {
 
   KeyValueStore& store_;
   const Presence& self_;
-  Patience patience_;
+  Backoff backoff_;
   Nonce nonce_;
   std::int64_t next_slot_ = 1;
   std::vector<Guest> guests_;

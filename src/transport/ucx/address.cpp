@@ -24,7 +24,7 @@ void put(std::string& bytes, std::string_view text) {
   bytes += text;
 }
 
-void put(std::string& bytes, const Place& place) {
+void put(std::string& bytes, const HostIdentity& place) {
   put(bytes, std::string_view(place.boot));
   put(bytes, place.process_namespace);
   put(bytes, place.network_namespace);
@@ -59,8 +59,8 @@ class Reader {
     return static_cast<Integer>(value);
   }
 
-  Place place() {
-    Place place;
+  HostIdentity place() {
+    HostIdentity place;
     place.boot = bytes(integer<std::uint16_t>("boot id length"), "boot id");
     place.process_namespace = integer<std::uint64_t>("process namespace");
     place.network_namespace = integer<std::uint64_t>("network namespace");

@@ -60,7 +60,8 @@ bool PendingRequests::any_awaited() const {
   return false;
 }
 
-bool UcxEndpoint::connect(const UcxWorker& worker, const Place& here, std::uint32_t connections) {
+bool UcxEndpoint::connect(const UcxWorker& worker, const HostIdentity& here,
+                          std::uint32_t connections) {
   if (!add_connection(worker)) {
     return false;
   }
@@ -98,7 +99,7 @@ bool UcxEndpoint::add_connection(const UcxWorker& worker) {
   return true;
 }
 
-void UcxEndpoint::look_at_lanes(const Place& here) {
+void UcxEndpoint::look_at_lanes(const HostIdentity& here) {
   std::array<ucp_transport_entry_t, 16> lanes{};
   ucp_ep_attr_t attributes{};
   attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
@@ -115,7 +116,7 @@ void UcxEndpoint::look_at_lanes(const Place& here) {
     }
   }
   lanes_ = fmt::format("{}", fmt::join(names, ", "));
-  const Place& there = info().place;
+  const HostIdentity& there = info().place;
   wakes_ = !shares_memory_ || here.network_namespace == there.network_namespace ||
            here.network_namespace == 0 || there.network_namespace == 0;
   streams_ = streams_ && !shares_memory_;

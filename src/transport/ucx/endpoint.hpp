@@ -77,7 +77,8 @@ class UcxEndpoint {
 
   /// Connects an unconnected endpoint, whose address must be known: so many times where that is by
   /// TCP, else once. False if it cannot even begin.
-  [[nodiscard]] bool connect(const UcxWorker& worker, const Place& here, std::uint32_t connections);
+  [[nodiscard]] bool connect(const UcxWorker& worker, const HostIdentity& here,
+                             std::uint32_t connections);
   /// Sends want every connection, receives any.
   [[nodiscard]] bool usable(bool for_receives) const {
     return state_ == State::kConnected && (failure_ == UCS_OK || (for_receives && !broke()));
@@ -130,7 +131,7 @@ class UcxEndpoint {
  private:
   static void on_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   [[nodiscard]] bool add_connection(const UcxWorker& worker);
-  void look_at_lanes(const Place& here);
+  void look_at_lanes(const HostIdentity& here);
   [[nodiscard]] bool all_failed() const { return failed_ >= handles_.size(); }
 
   UcxAddress address_;

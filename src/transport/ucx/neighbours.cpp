@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "src/transport/base/log.hpp"
-#include "src/transport/ucx/place.hpp"
+#include "src/transport/ucx/host_identity.hpp"
 
 namespace gtopk::transport {
 namespace {
@@ -41,8 +41,8 @@ Neighbours::~Neighbours() {
 }
 
 bool Neighbours::visible(const PeerInfo& process) const {
-  const Place& here = self_.place;
-  const Place& there = process.place;
+  const HostIdentity& here = self_.place;
+  const HostIdentity& there = process.place;
   return !here.boot.empty() && here.boot == there.boot && here.process_namespace != 0 &&
          here.process_namespace == there.process_namespace && there.started != 0 &&
          process.process != self_.process;

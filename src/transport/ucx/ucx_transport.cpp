@@ -13,7 +13,7 @@
 
 #include "gtopk/error.hpp"
 #include "src/transport/base/log.hpp"
-#include "src/transport/ucx/place.hpp"
+#include "src/transport/ucx/host_identity.hpp"
 #include "src/transport/ucx/status.hpp"
 #include "src/transport/ucx/transport_state.hpp"
 
@@ -54,7 +54,7 @@ UcxTransport::UcxTransport(const UcxOptions& options)
       self_{.identity = random_number(),
             .host = host_name(),
             .process = getpid(),
-            .place = place_of_this_process()},
+            .place = host_identity_of_this_process()},
       key_(random_number()),
       address_(encode(UcxAddress{.process = self_,
                                  .key = 0,
@@ -112,7 +112,7 @@ bool UcxTransport::takes(Memory::Kind kind, PeerId peer) const {
   if (kind == Memory::Kind::kHost) {
     return true;
   }
-  const Place& there = endpoints_.at(peer).info().place;
+  const HostIdentity& there = endpoints_.at(peer).info().place;
   const bool same_host = !there.boot.empty() && there.boot == self_.place.boot;
   return takes_devices(device_pointers_, context_.knows_cuda(), config_.value("TLS"), same_host);
 }

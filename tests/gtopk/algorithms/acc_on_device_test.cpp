@@ -96,14 +96,14 @@ TEST(AccOnDevices, OrListsAreAutosChoiceWhileTheOperationRuns) {
           }
           Job job(drawn.problem, seed, on_device);
           for (std::uint32_t rank = 0; known && rank < size; ++rank) {
-            job.ranks().group(rank)->keepsakes.of<sparse::Planner>().costs = kSlow;
+            job.ranks().group(rank)->per_group_state.of<sparse::Planner>().costs = kSlow;
           }
           job.call();
           job.run();
           ASSERT_TRUE(job.ending(0)->good()) << job.ending(0)->text();
-          job.was(job.ranks().group(0)->keepsakes.of<PlanReport>().algorithm);
+          job.was(job.ranks().group(0)->per_group_state.of<PlanReport>().algorithm);
           ASSERT_EQ(job.differs(), "") << drawn.description << ", seed " << seed;
-          chosen.insert(job.ranks().group(0)->keepsakes.of<PlanReport>().algorithm);
+          chosen.insert(job.ranks().group(0)->per_group_state.of<PlanReport>().algorithm);
         }
       }
     }

@@ -38,12 +38,12 @@ constexpr Costs kEthernet{.within = {1e3, 1},
 
 void give_costs(InprocRanks& ranks, const Costs& costs) {
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    ranks.group(rank)->keepsakes.of<Planner>().costs = costs;
+    ranks.group(rank)->per_group_state.of<Planner>().costs = costs;
   }
 }
 
 const PlanReport& last_plan(InprocRanks& ranks, std::uint32_t rank) {
-  return ranks.group(rank)->keepsakes.of<PlanReport>();
+  return ranks.group(rank)->per_group_state.of<PlanReport>();
 }
 
 Problem random_problem(std::uint32_t ranks, std::uint64_t d, std::uint64_t k, std::uint64_t seed) {
@@ -101,7 +101,7 @@ TEST_P(Auto, IsTheAlgorithmThatItChoosesWithCostsMeasuredHere) {
     problem.options.semantics = semantics;
     expect_outcome(problem, run_automatically(ranks, problem));
   }
-  const auto& costs = ranks.group(0)->keepsakes.of<Planner>();
+  const auto& costs = ranks.group(0)->per_group_state.of<Planner>();
   EXPECT_EQ(costs.measured_by, 1U);
   EXPECT_GT(costs.costs->select, 0);
   EXPECT_GT(costs.costs->merge, 0);
@@ -202,7 +202,7 @@ TEST_P(Auto, ManyAtOnceWaitForOneSetOfCosts) {
     EXPECT_TRUE(ending->good()) << ending->text();
   }
   for (std::uint32_t rank = 0; rank < size; ++rank) {
-    EXPECT_EQ(ranks.group(rank)->keepsakes.of<Planner>().measured_by, 1U);
+    EXPECT_EQ(ranks.group(rank)->per_group_state.of<Planner>().measured_by, 1U);
     for (std::size_t i = 0; i < problems.size(); ++i) {
       EXPECT_EQ(tensors[i][rank].values, tensors[i][0].values) << "operation " << i;
     }
@@ -256,7 +256,7 @@ TEST(Plan, OldCostsAreMeasuredAgain) {
   const Problem problem = random_problem(2, 300, 20, 1);
   run_automatically(ranks, problem);
   for (std::uint32_t rank = 0; rank < 2; ++rank) {  // pretend it was long ago
-    ranks.group(rank)->keepsakes.of<Planner>().measured_by = 1 - Planner::kRefreshAfter;
+    ranks.group(rank)->per_group_state.of<Planner>().measured_by = 1 - Planner::kRefreshAfter;
   }
   run_automatically(ranks, problem);
   EXPECT_EQ(last_plan(ranks, 1).measured_by, 2U);
@@ -305,7 +305,7 @@ TEST(AutoMismatch, IsToldOnEveryRankBeforeAndAfterCostsAreKnown) {
 TEST(AutoMismatch, OfCostsIsToldToo) {
   InprocRanks ranks(2, network(4));
   give_costs(ranks, kEthernet);
-  ranks.group(1)->keepsakes.of<Planner>().measured_by = 5;  // impossible in a working group
+  ranks.group(1)->per_group_state.of<Planner>().measured_by = 5;  // impossible in a working group
   Problem problem = random_problem(2, 300, 20, 1);
   problem.options.algorithm = "auto";
   std::vector<Tensor> tensors = {support::tensor_of(problem, 0), support::tensor_of(problem, 1)};
@@ -349,7 +349,7 @@ TEST(AutoFailure, ARankThatDiesWhileCostsAreMeasuredIsNamedEverywhere) {
     }
     std::uint64_t steps = random.below(200);
     ranks.run_until([&] { return steps-- == 0; });
-    const auto& planner = ranks.group(0)->keepsakes.of<Planner>();
+    const auto& planner = ranks.group(0)->per_group_state.of<Planner>();
     const bool in_time = !planner.costs.has_value();
     ranks.kill(2, transport::inproc::Death::kNoticed);
     ranks.run_all();

@@ -44,7 +44,7 @@ class Device {
         ranks_(static_cast<std::uint32_t>(problem.ranks.size())),
         tensor_(tensor),
         executor_(seed, 1 + seed % 3) {
-    const auto room = detached_room(problem.d, problem.type, problem.options, ranks_);
+    const auto room = detached_capacity(problem.d, problem.type, problem.options, ranks_);
     if (!room) {
       return;
     }
@@ -108,7 +108,7 @@ class Device {
   void select() {
     using Value = Accumulation<T>;
     const auto vector = acc<T>();
-    using Room = sparse::device::RuleRoom<Value>;
+    using Room = sparse::device::RuleWorkspace<Value>;
     sparse::device::Room measured(nullptr);
     (void)Room::in(measured, vector.tiles, problem_.d, rule_);
     sparse::device::Room dealt(static_cast<std::byte*>(memory(measured.taken())));
@@ -131,7 +131,7 @@ class Device {
   Tensor& tensor_;
   HostExecutor executor_;
   bool can_ = false;
-  DetachedRoom room_;
+  DetachedCapacity room_;
   SelectionRule rule_;
   SelectionReport report_;
   SelectorState state_;
@@ -209,7 +209,7 @@ TEST(Detached, GivesTheReferencesBitsForEveryAlgorithmAndType) {
             drawn.problem.options.mean = MeanOver::kContributors;
             drawn.problem.options.scale = number % 2 == 0 ? 1000 : 1;
           }
-          if (!detached_room(drawn.problem.d, type, drawn.problem.options, size)) {
+          if (!detached_capacity(drawn.problem.d, type, drawn.problem.options, size)) {
             ASSERT_FALSE(reference::sends_lists(algorithm)) << drawn.description;
             continue;
           }
@@ -250,14 +250,14 @@ TEST(Detached, GivesTheReferencesBitsForEverySelector) {
 TEST(Detached, WhatIsNotADevicesIsRefused) {
   SparseOptions options;
   options.k = 3;
-  EXPECT_TRUE(detached_room(10, DataType::kFloat32, options, 2).has_value());
+  EXPECT_TRUE(detached_capacity(10, DataType::kFloat32, options, 2).has_value());
   options.algorithm = "dense";
-  EXPECT_FALSE(detached_room(10, DataType::kFloat32, options, 2).has_value());
+  EXPECT_FALSE(detached_capacity(10, DataType::kFloat32, options, 2).has_value());
   options.algorithm = "auto";
-  EXPECT_FALSE(detached_room(10, DataType::kFloat32, options, 2).has_value());
+  EXPECT_FALSE(detached_capacity(10, DataType::kFloat32, options, 2).has_value());
   options.algorithm = "gtopk";
   options.k = 0;
-  EXPECT_THROW((void)detached_room(10, DataType::kFloat32, options, 2), Error);
+  EXPECT_THROW((void)detached_capacity(10, DataType::kFloat32, options, 2), Error);
 }
 
 // Both parts of a step arrive at its gate: the other one here did so before.

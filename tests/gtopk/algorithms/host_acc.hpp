@@ -187,7 +187,7 @@ class HostAcc final : public AccDevice, public LateWork {
   const Delivered delivered_;
   HostExecutor executor_;
   bool can_ = false;
-  AccRoom room_;
+  AccCapacity room_;
   std::uint64_t finite_ = 1;
   SelectionReport report_;
   EditCounts counts_;

@@ -70,7 +70,7 @@ TEST(KnownCosts, OfOnlySomeRanksAreOneErrorAndTheGroupMeasuresAgain) {
       InprocRanks ranks(3, network(knowing));
       ASSERT_EQ(support::group_works(ranks), "");  // collective #1
       for (std::uint32_t rank = 0; rank < 3; ++rank) {
-        auto& planner = ranks.group(rank)->keepsakes.of<Planner>();
+        auto& planner = ranks.group(rank)->per_group_state.of<Planner>();
         if ((knowing >> rank & 1U) != 0) {
           planner.costs = kCosts;
           planner.measured_by = 1;
@@ -81,7 +81,7 @@ TEST(KnownCosts, OfOnlySomeRanksAreOneErrorAndTheGroupMeasuresAgain) {
       expect_errors_of_costs(ranks, only_plan, true);
       expect_errors_of_costs(ranks, only_plan, false);
       for (std::uint32_t rank = 0; rank < 3; ++rank) {
-        ASSERT_EQ(ranks.group(rank)->keepsakes.of<Planner>().measured_by, 3U);
+        ASSERT_EQ(ranks.group(rank)->per_group_state.of<Planner>().measured_by, 3U);
       }
       ASSERT_TRUE(ranks.close().empty());
     }
@@ -109,7 +109,7 @@ TEST(KnownCosts, ThatAreMeasuredAnewAreAwaitedByWhatIsCalledBehind) {
     EXPECT_TRUE(ending->good()) << ending->text();
   }
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(ranks.group(rank)->keepsakes.of<PlanReport>().measured_by, 3U);
+    EXPECT_EQ(ranks.group(rank)->per_group_state.of<PlanReport>().measured_by, 3U);
   }
   EXPECT_TRUE(ranks.close().empty());
 }

@@ -182,6 +182,19 @@ TEST(OneLaunch, HasAnotherKernelBesideIt) {
   EXPECT_EQ(taken, std::vector<std::uint64_t>{17});
 }
 
+TEST(EachLoaded, LoadsOnlyWhatTheSameThreadVisits) {
+  for (const unsigned size : {1U, 255U, 257U, 600U, 2047U, 2049U, 4095U}) {
+    for (unsigned thread = 0; thread < device::kThreads; ++thread) {
+      std::set<std::size_t> loaded;
+      std::set<std::size_t> visited;
+      device::each_loaded(
+          thread, size, [&](std::size_t i) { return loaded.insert(i).second ? 1.0F : 0.0F; },
+          [&](unsigned i, float) { visited.insert(i); });
+      EXPECT_EQ(loaded, visited) << "thread " << thread << " of " << size << " elements";
+    }
+  }
+}
+
 TEST(EachLoaded, VisitsEveryElementOnceWithItsValue) {
   for (const unsigned size : {0U, 1U, 255U, 256U, 257U, 2047U, 2048U, 2049U, 4096U}) {
     std::vector<double> values(size);

@@ -144,10 +144,10 @@ TEST(LargeGrids, SelectLikeSmallOnes) {
       .kind = SelectionRule::Kind::kBlocks, .k = 3, .most = 9 * device::kMostRuns, .block = 64};
   const auto select = [&](std::uint64_t wide) {
     device::Room measured(nullptr);
-    (void)device::RuleRoom<float>::in(measured, acc.tiles, kSize, rule);
+    (void)device::RuleWorkspace<float>::in(measured, acc.tiles, kSize, rule);
     const auto memory = std::make_unique_for_overwrite<std::byte[]>(measured.taken());
     device::Room dealt(memory.get());
-    const auto room = device::RuleRoom<float>::in(dealt, acc.tiles, kSize, rule);
+    const auto room = device::RuleWorkspace<float>::in(dealt, acc.tiles, kSize, rule);
     std::vector<std::uint32_t> indices(rule.most);
     std::vector<float> values(rule.most);
     device::Report report;

@@ -46,7 +46,7 @@ class DeviceSelect : public ::testing::Test {
     const InPieces<T> pieces(one.gradient, one.residual, one.cut, random, one.begin);
     const std::size_t d = one.gradient.size();
     const auto take = [&](device::Room& memory) {
-      return device::SelectionRoom<Value>::in(memory, pieces.view().tiles, candidates);
+      return device::SelectionWorkspace<Value>::in(memory, pieces.view().tiles, candidates);
     };
     DeviceMemory memory(take);
     device::Room dealt = memory.room();
@@ -143,7 +143,7 @@ TYPED_TEST(DeviceSelect, NumbersElementsBehindWhatThirtyTwoBitsCount) {
 }
 
 TEST(SelectionRooms, HaveCandidatesForLargeVectorsOnly) {
-  using Room = device::SelectionRoom<float>;
+  using Room = device::SelectionWorkspace<float>;
   EXPECT_EQ(Room::candidates_of(1U << 19U, 100), 0U);
   EXPECT_EQ(Room::candidates_of((1U << 19U) + 1, 100), 200U + 32'768);
   EXPECT_EQ(Room::candidates_of(1'000'000, 499'999), 1'000'000U);
@@ -155,7 +155,7 @@ TEST(Guesses, AreBetweenKAndTheRoom) {
   for (const std::uint64_t d : {600'000ULL, 25'557'032ULL, 335'000'000ULL, 1ULL << 40U}) {
     for (const double density : {1e-5, 0.001, 0.01, 0.3}) {
       const auto k = static_cast<std::uint64_t>(density * static_cast<double>(d));
-      const std::uint64_t room = device::SelectionRoom<float>::candidates_of(d, k);
+      const std::uint64_t room = device::SelectionWorkspace<float>::candidates_of(d, k);
       const auto guess = device::Guess::of(d, k, room);
       EXPECT_EQ(guess.stride % 2, 1U);
       EXPECT_EQ(guess.size, (d + guess.stride - 1) / guess.stride);

@@ -47,7 +47,7 @@ class DeviceSelection : public RuledSelectors<Param> {
     const InPieces<T> pieces(one.gradient, one.residual, random() % 2 == 0, random, begin);
     const std::size_t d = one.gradient.size();
     const auto take = [&](device::Room& memory) {
-      return device::RuleRoom<Value>::in(memory, pieces.view().tiles, d, rule);
+      return device::RuleWorkspace<Value>::in(memory, pieces.view().tiles, d, rule);
     };
     DeviceMemory memory(take);
     device::Room dealt = memory.room();
@@ -196,7 +196,7 @@ TEST(SelectionRules, CountBlocksChunksAndSamplesOfLongVectors) {
     EXPECT_EQ(source.loose_tiles(), ((d + 100) / 101 + 255) / 256);
     device::Room measured(nullptr);
     const SelectionRule exact = rule(with("exact"), d, d / 1000);
-    (void)device::RuleRoom<float>::in(measured, device::tiles_of(d), d, exact);
+    (void)device::RuleWorkspace<float>::in(measured, device::tiles_of(d), d, exact);
     // 24 bytes for each tile, 18 for each candidate, of which there are 2k and a few more.
     EXPECT_LT(measured.taken(), d / 4096 * 24 + (2 * (d / 1000) + 32'768) * 18 + 100'000);
   }

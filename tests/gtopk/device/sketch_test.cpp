@@ -47,7 +47,7 @@ TYPED_TEST(DeviceSketch, HasTheCellsOfTheCpus) {
     const InPieces<T> pieces(tensor, residual, true, random);
     const auto hashes = SketchHashes::drawn_from(seed, columns);
     const auto in = [&](device::Room& room) {
-      return device::SketchRoom<Value>::in(room, hashes.cells(), d, 1);
+      return device::SketchWorkspace<Value>::in(room, hashes.cells(), d, 1);
     };
     DeviceMemory memory(in);
     device::Room dealt = memory.room();
@@ -67,7 +67,7 @@ TYPED_TEST(DeviceSketch, FindsWhatTheCpuFinds) {
     const auto hashes = SketchHashes::drawn_from(seed, one.columns);
     const auto expected = testing::heaviest_on_the_cpu<Index>(one, seed);
     const auto in = [&](device::Room& room) {
-      return device::SketchRoom<Value>::in(room, hashes.cells(), one.d, one.most);
+      return device::SketchWorkspace<Value>::in(room, hashes.cells(), one.d, one.most);
     };
     DeviceMemory memory(in);
     device::Room dealt = memory.room();

@@ -52,9 +52,9 @@ std::vector<std::uint64_t> sent_to_plan(InprocRanks& ranks, std::uint64_t d, boo
 }
 
 std::uint64_t measured_by(InprocRanks& ranks) {
-  const std::uint64_t number = ranks.group(0)->keepsakes.of<Planner>().measured_by;
+  const std::uint64_t number = ranks.group(0)->per_group_state.of<Planner>().measured_by;
   for (std::uint32_t rank = 1; rank < ranks.size(); ++rank) {
-    EXPECT_EQ(ranks.group(rank)->keepsakes.of<Planner>().measured_by, number);
+    EXPECT_EQ(ranks.group(rank)->per_group_state.of<Planner>().measured_by, number);
   }
   return number;
 }

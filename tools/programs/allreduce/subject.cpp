@@ -105,8 +105,8 @@ constexpr std::chrono::milliseconds kLook(100);
 
 /// What the kernels of a step work on, on both sides. A step that fails may leave some of it to be
 /// done: the operation's and the launcher's, too.
-struct StepRoom {
-  StepRoom(const Gpu& gpu, const gpu::Step& step, std::shared_ptr<GpuTensor> of)
+struct StepWorkspace {
+  StepWorkspace(const Gpu& gpu, const gpu::Step& step, std::shared_ptr<GpuTensor> of)
       : tensor(std::move(of)),
         pinned(gpu, step.pinned_bytes()),
         on_device(gpu, step.device_bytes()) {}
@@ -120,10 +120,11 @@ struct StepRoom {
 /// thread when the operation has ended.
 class StaysSubject final : public GpuSubject {
  public:
-  StaysSubject(const Job& job, const Setting& setting, const Device& device, const gpu::Way& way)
+  StaysSubject(const Job& job, const Setting& setting, const Device& device,
+               const gpu::DevicePath& path)
       : GpuSubject(job, setting, device),
-        step_(*device.kernels, *device.launcher, way),
-        room_(std::make_shared<StepRoom>(device.gpu, step_, there_)) {
+        step_(*device.kernels, *device.launcher, path),
+        room_(std::make_shared<StepWorkspace>(device.gpu, step_, there_)) {
     gpu::StepMemory memory;
     memory.pinned = room_->pinned.bytes().data();
     memory.device = static_cast<std::byte*>(room_->on_device.data());
@@ -182,7 +183,7 @@ class StaysSubject final : public GpuSubject {
 
  private:
   gpu::Step step_;
-  const std::shared_ptr<StepRoom> room_;
+  const std::shared_ptr<StepWorkspace> room_;
   std::unique_ptr<GpuMemory> scratch_;
 };
 
@@ -218,16 +219,17 @@ std::unique_ptr<Subject> subject(const Job& job, const Setting& setting, const D
   SelectorState state;
   SparseOptions options = setting.sparse;
   options.state = &state;
-  std::optional<gpu::Way> way;
+  std::optional<gpu::DevicePath> path;
   if (device->kernels != nullptr) {
     gpu::check_kernels(*device->kernels, device->kernels->load(setting.dtype),
                        "--memory cuda: " + device->gpu.name(), "load the kernels");
-    way = gpu::way_of({.d = setting.n, .dtype = setting.dtype, .ranks = job.size()}, options);
+    path =
+        gpu::device_path_of({.d = setting.n, .dtype = setting.dtype, .ranks = job.size()}, options);
   }
-  if (!way) {
+  if (!path) {
     return std::make_unique<StagedSubject>(job, setting, *device);
   }
-  return std::make_unique<StaysSubject>(job, setting, *device, *way);
+  return std::make_unique<StaysSubject>(job, setting, *device, *path);
 }
 
 }  // namespace gtopk::programs::allreduce

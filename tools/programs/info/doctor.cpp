@@ -18,7 +18,7 @@
 #include "gtopk_version.hpp"
 #include "src/communicator/host_name.hpp"
 #include "src/transport/bootstrap/prefix_store.hpp"
-#include "src/transport/ucx/place.hpp"
+#include "src/transport/ucx/host_identity.hpp"
 #include "tools/programs/info/findings.hpp"
 #include "tools/programs/info/pairs.hpp"
 #include "tools/programs/pingpong/measure.hpp"
@@ -46,7 +46,7 @@ const pingpong::Plan kBandwidth = {.rounds = 100, .warm_up = 1, .mode = "bw", .w
 
 Member this_member() {
   const char* const named = std::getenv("GTOPK_HOST");
-  const transport::Place place = transport::place_of_this_process();
+  const transport::HostIdentity place = transport::host_identity_of_this_process();
   transport::PeerInfo self{.host = machine_name(), .place = place};
   return {.version = kVersion,
           .machine = named != nullptr && *named != '\0' ? named : machine_name(),

@@ -1,9 +1,9 @@
-// Engine: work that nothing of the engine's does, such as a device's: begun at once, and awaited
-// like a message. Whoever does it calls back, on any thread.
+// Engine: work that is done outside the engine, by a device for example. It begins at once, and is
+// awaited like a message. Whoever does it calls back, on any thread.
 //
-//   Errand merging(group, [&](Errand::Done done) { device.merge(lists, std::move(done)); });
+//   ExternalWork finding(group, [&](ExternalWork::Done done) { device.find(std::move(done)); });
 //   ... other messages ...
-//   co_await merging;
+//   co_await finding;
 #pragma once
 
 #include <coroutine>
@@ -18,7 +18,7 @@ namespace gtopk::engine {
 /// Awaiting ends when the work is done, and rethrows its error; or when the operation fails. The
 /// operation, and so the caller's memory, lives until the work is done in any case. One at a time
 /// may be awaited.
-class [[nodiscard]] Errand {
+class [[nodiscard]] ExternalWork {
  public:
   /// To be called once: null, or why the work was not done. Later than the engine's end it does
   /// nothing.
@@ -26,12 +26,12 @@ class [[nodiscard]] Errand {
 
   /// `begin` must not block, and may call what it is given at once. Throws what it throws, or the
   /// cause if the operation has failed.
-  Errand(GroupView& group, const std::function<void(Done)>& begin);
-  Errand(const Errand&) = delete;
-  Errand& operator=(const Errand&) = delete;
-  Errand(Errand&&) = delete;
-  Errand& operator=(Errand&&) = delete;
-  ~Errand();
+  ExternalWork(GroupView& group, const std::function<void(Done)>& begin);
+  ExternalWork(const ExternalWork&) = delete;
+  ExternalWork& operator=(const ExternalWork&) = delete;
+  ExternalWork(ExternalWork&&) = delete;
+  ExternalWork& operator=(ExternalWork&&) = delete;
+  ~ExternalWork();
 
   [[nodiscard]] bool await_ready() const;
   void await_suspend(std::coroutine_handle<> waiter);
@@ -39,7 +39,7 @@ class [[nodiscard]] Errand {
 
  private:
   Operation& operation_;
-  std::shared_ptr<ErrandState> state_;
+  std::shared_ptr<ExternalWorkState> state_;
 };
 
 }  // namespace gtopk::engine

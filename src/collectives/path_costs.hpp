@@ -7,41 +7,41 @@
 #include <optional>
 
 #include "gtopk/error.hpp"
-#include "src/collectives/ways.hpp"
+#include "src/collectives/dense_paths.hpp"
 #include "src/engine/group_view.hpp"
-#include "src/engine/keepsakes.hpp"
+#include "src/engine/per_group_state.hpp"
 #include "src/engine/task.hpp"
 
 namespace gtopk::collectives {
 
-/// One per group, in its keepsakes.
-struct KnownWays {
+/// One per group.
+struct KnownPaths {
   /// The first collective of a group that may measure: groups with few calls never pay for it.
   static constexpr std::uint64_t kMeasuredFrom = 64;
 
-  WaySetting setting = WaySetting::kAuto;
-  std::optional<Ways> ways;
-  std::optional<WayCosts> measured;
+  PathSetting setting = PathSetting::kAuto;
+  std::optional<DensePaths> paths;
+  std::optional<PathCosts> measured;
   std::uint64_t measured_by = 0;  ///< the collective's number
 };
 
 /// With its ways.
-[[nodiscard]] KnownWays& ways_of(engine::GroupView& group);
+[[nodiscard]] KnownPaths& ways_of(engine::GroupView& group);
 
 /// An operation's choice between two ways. If it fails at the very end of measuring, ranks may know
 /// the costs that others do not know. Then the next operation with a choice tells by the headers
 /// and fails on every rank, and those that knew have forgotten.
-class WayChoice {
+class PathChoice {
  public:
-  /// One of a Ways' questions: whether it is quicker not to go along the tree.
-  using Question = bool (Ways::*)(std::size_t bytes, const WayCosts& costs) const;
+  /// One of a DensePaths' questions: whether it is quicker not to go along the tree.
+  using Question = bool (DensePaths::*)(std::size_t bytes, const PathCosts& costs) const;
   /// Reductions and broadcasts of so few bytes go along the tree: what they take is messages.
   static constexpr std::size_t kFewBytes = 1024;
 
-  explicit WayChoice(engine::GroupView& group) : group_(group), known_(ways_of(group)) {}
+  explicit PathChoice(engine::GroupView& group) : group_(group), known_(ways_of(group)) {}
 
-  [[nodiscard]] const Ways& ways() const { return *known_.ways; }
-  [[nodiscard]] WaySetting setting() const { return known_.setting; }
+  [[nodiscard]] const DensePaths& paths() const { return *known_.paths; }
+  [[nodiscard]] PathSetting setting() const { return known_.setting; }
 
   /// The answer, by what is known or fixed. Must be awaited before anything else. From
   /// kMeasuredFrom on, the first operation that asks measures, and those that start meanwhile wait
@@ -53,12 +53,12 @@ class WayChoice {
 
  private:
   engine::GroupView& group_;
-  KnownWays& known_;
+  KnownPaths& known_;
 };
 
 /// For Collective::failed of those that choose: forgets what an earlier collective of the group had
 /// measured if this one failed because others do not know it. Whatever else fails, perhaps on this
 /// rank alone, it stays.
-void forget_ways(engine::Keepsakes& keepsakes, std::uint64_t number, const Error& error);
+void forget_paths(engine::PerGroupState& per_group_state, std::uint64_t number, const Error& error);
 
 }  // namespace gtopk::collectives

@@ -1,4 +1,4 @@
-#include "src/torch_backend/device_lanes.hpp"
+#include "src/torch_backend/device_streams.hpp"
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
@@ -19,7 +19,7 @@ namespace {
 
 /// Operations whose results wait on streams of their own; more share them. With the input's and
 /// the launcher's stream fewer than a GPU's eight hardware queues.
-constexpr std::size_t kLanes = 4;
+constexpr std::size_t kResultStreams = 4;
 /// A page of flags.
 constexpr std::int64_t kFlagsAtOnce = 1024;
 
@@ -44,25 +44,25 @@ at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType type, c10::Device c
 
 at::Tensor staging_memory(at::IntArrayRef sizes, at::ScalarType type, c10::Device copied_with) {
   if (!copied_with.is_cpu()) {
-    Lanes::of(copied_with).refuse_capture();
+    DeviceStreams::of(copied_with).refuse_capture();
   }
   return host_memory(sizes, type, copied_with);
 }
 
-Lanes& Lanes::of(c10::Device device) {
+DeviceStreams& DeviceStreams::of(c10::Device device) {
   // Never destroyed: their streams may wait for a flag when the process's statics end.
   static std::mutex mutex;
   static auto& all =
-      *std::make_unique<std::map<c10::DeviceIndex, std::unique_ptr<Lanes>>>().release();
+      *std::make_unique<std::map<c10::DeviceIndex, std::unique_ptr<DeviceStreams>>>().release();
   const std::lock_guard lock(mutex);
-  std::unique_ptr<Lanes>& lanes = all[device.index()];
-  if (!lanes) {
-    lanes = std::make_unique<Lanes>(device);
+  std::unique_ptr<DeviceStreams>& streams = all[device.index()];
+  if (!streams) {
+    streams = std::make_unique<DeviceStreams>(device);
   }
-  return *lanes;
+  return *streams;
 }
 
-Lanes::Lanes(c10::Device device)
+DeviceStreams::DeviceStreams(c10::Device device)
     : device_(device),
       guard_(device.type()),
       driver_(device_driver()),
@@ -71,13 +71,13 @@ Lanes::Lanes(c10::Device device)
       launching_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       watch_(driver_, native(reading_), device.str(),
              [device] { device_driver().make_current(device.index()); }) {
-  while (lanes_.size() < kLanes) {
-    lanes_.push_back({guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)});
+  while (streams_.size() < kResultStreams) {
+    streams_.push_back({guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)});
   }
   streams_can_wait_ = can_wait();
 }
 
-bool Lanes::can_wait() {
+bool DeviceStreams::can_wait() {
   const auto is_set_to_one = [](const char* name) {
     const char* const value = std::getenv(name);
     return value != nullptr && std::string_view(value) == "1";
@@ -104,18 +104,18 @@ bool Lanes::can_wait() {
   return result == 0;
 }
 
-void Lanes::check(gpu::Driver::Result result, const char* what) const {
+void DeviceStreams::check(gpu::Driver::Result result, const char* what) const {
   TORCH_CHECK_WITH(DistBackendError, result == 0, "gtopk: the driver of ", device_, " cannot ",
                    what, ": ", driver_.name_of(result), " (", result, ")");
 }
 
-void Lanes::refuse_capture() const {
+void DeviceStreams::refuse_capture() const {
   c10::Event called(device_.type());
   called.record(current());
   refuse_capture_here();
 }
 
-void Lanes::refuse_capture_here() const {
+void DeviceStreams::refuse_capture_here() const {
   const c10::DeviceGuard now_current(device_);  // the default stream is that of the current context
   int status = 0;
   const gpu::Driver::Result result =
@@ -128,11 +128,11 @@ void Lanes::refuse_capture_here() const {
   check(result, "tell whether a graph is captured");
 }
 
-void Lanes::in_use_on(const at::Tensor& tensor, c10::Stream stream) const {
+void DeviceStreams::in_use_on(const at::Tensor& tensor, c10::Stream stream) const {
   guard_.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
-void Lanes::on_reading(const std::function<void(const c10::Stream& stream)>& give) {
+void DeviceStreams::on_reading(const std::function<void(const c10::Stream& stream)>& give) {
   c10::Event called(device_.type());
   called.record(current());
   refuse_capture_here();
@@ -141,7 +141,7 @@ void Lanes::on_reading(const std::function<void(const c10::Stream& stream)>& giv
   give(reading_);
 }
 
-void Lanes::read(const at::Tensor& to, const at::Tensor& from) {
+void DeviceStreams::read(const at::Tensor& to, const at::Tensor& from) {
   const BelowAutograd below;
   on_reading([&](const c10::Stream& stream) {
     to.view(-1).copy_(from.reshape(-1), /*non_blocking=*/true);
@@ -149,7 +149,7 @@ void Lanes::read(const at::Tensor& to, const at::Tensor& from) {
   });
 }
 
-void Lanes::call_behind_reads(std::function<void()> run) {
+void DeviceStreams::call_behind_reads(std::function<void()> run) {
   auto held = std::make_unique<std::function<void()>>(std::move(run));
   const c10::DeviceGuard now_current(device_);
   const auto call = [](void* argument) {
@@ -162,7 +162,7 @@ void Lanes::call_behind_reads(std::function<void()> run) {
   static_cast<void>(held.release());
 }
 
-void Lanes::arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept {
+void DeviceStreams::arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept {
   auto held = std::make_unique<std::shared_ptr<Gate>>(gate);
   const auto arrive = [](void* argument) {
     const std::unique_ptr<std::shared_ptr<Gate>> arrived(
@@ -180,7 +180,7 @@ void Lanes::arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept {
   gate->arrive(false);
 }
 
-Lanes::Ticket Lanes::take_ticket() {
+DeviceStreams::Ticket DeviceStreams::take_ticket() {
   std::unique_lock lock(mutex_);
   while (free_flags_.empty()) {
     // The driver is never called with the mutex held: it may wait for a result, and the engine's
@@ -194,23 +194,23 @@ Lanes::Ticket Lanes::take_ticket() {
       free_flags_.push_back({flags + flag, 0});
     }
   }
-  const auto lane = std::ranges::min_element(lanes_, {}, &Lane::operations);
-  ++lane->operations;
+  const auto least = std::ranges::min_element(streams_, {}, &ResultStream::operations);
+  ++least->operations;
   const Flag flag = free_flags_.back();
   free_flags_.pop_back();
-  return {flag.number, flag.last + 1, lane->stream,
-          static_cast<std::size_t>(lane - lanes_.begin())};
+  return {flag.number, flag.last + 1, least->stream,
+          static_cast<std::size_t>(least - streams_.begin())};
 }
 
-void Lanes::redeem(const Ticket& ticket) noexcept {
+void DeviceStreams::redeem(const Ticket& ticket) noexcept {
   // Who comes to wait for it later finds this number, or one that is greater.
   ticket.flag->store(ticket.value, std::memory_order_release);
   const std::lock_guard lock(mutex_);
-  --lanes_[ticket.lane].operations;
+  --streams_[ticket.number].operations;
   free_flags_.push_back({ticket.flag, ticket.value});
 }
 
-void Lanes::wait_for(const Ticket& ticket) {
+void DeviceStreams::wait_for(const Ticket& ticket) {
   const c10::DeviceGuard now_current(device_);
   check(driver_.wait_value(guard_.getStreamNativeHandle(ticket.stream),
                            reinterpret_cast<std::uint64_t>(ticket.flag), ticket.value, 0),

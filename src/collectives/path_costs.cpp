@@ -1,4 +1,4 @@
-#include "src/collectives/way_costs.hpp"
+#include "src/collectives/path_costs.hpp"
 
 #include <algorithm>
 #include <array>
@@ -45,7 +45,7 @@ Task<void> time(GroupView& group, std::uint32_t& step, std::size_t room, double&
   step += 2 * steps;
 }
 
-Task<WayCosts> measure(GroupView& group, const Ways& ways, std::size_t room) {
+Task<PathCosts> measure(GroupView& group, const DensePaths& paths, std::size_t room) {
   constexpr double kNever = std::numeric_limits<double>::max();
   const std::size_t bytes =
       std::clamp(kMeasuredBytes / (group.size() - 1), kLeastMeasured, kMostMeasured);
@@ -67,8 +67,8 @@ Task<WayCosts> measure(GroupView& group, const Ways& ways, std::size_t room) {
   }
   co_await reduce_over_ranks(group, best.data(), best.size(), DataType::kFloat64, ReduceOp::kMax,
                              step);
-  const double sent = ways.direct_messages() * static_cast<double>(bytes);
-  const WayCosts costs{
+  const double sent = paths.direct_messages() * static_cast<double>(bytes);
+  const PathCosts costs{
       .tree = best[0], .direct = best[1], .byte = std::max(0.0, best[2] - best[1]) / sent};
   transport::log().info(
       "headers along the tree take {:.1f} us, directly {:.1f} us, a byte {:.2f} ns",
@@ -78,24 +78,24 @@ Task<WayCosts> measure(GroupView& group, const Ways& ways, std::size_t room) {
 
 }  // namespace
 
-KnownWays& ways_of(GroupView& group) {
-  auto& known = group.keepsakes().of<KnownWays>();
-  if (!known.ways) {
-    known.ways.emplace(group.hosts());
+KnownPaths& ways_of(GroupView& group) {
+  auto& known = group.per_group_state().of<KnownPaths>();
+  if (!known.paths) {
+    known.paths.emplace(group.hosts());
   }
   return known;
 }
 
-Task<bool> WayChoice::directly(Question question, std::size_t bytes) {
-  const Ways& ways = *known_.ways;
+Task<bool> PathChoice::directly(Question question, std::size_t bytes) {
+  const DensePaths& paths = *known_.paths;
   bool answer = false;
-  if (known_.setting != WaySetting::kAuto) {
-    answer = known_.setting == WaySetting::kDirect;
+  if (known_.setting != PathSetting::kAuto) {
+    answer = known_.setting == PathSetting::kDirect;
   } else if (bytes <= kFewBytes) {
     answer = false;
-  } else if (group_.size() == 2 || !ways.may_go_directly() ||
-             group_.sequence() < KnownWays::kMeasuredFrom) {
-    answer = (ways.*question)(bytes, ways.usual());
+  } else if (group_.size() == 2 || !paths.may_go_directly() ||
+             group_.sequence() < KnownPaths::kMeasuredFrom) {
+    answer = (paths.*question)(bytes, paths.usual());
   } else {
     if (!known_.measured) {
       const auto turn = std::make_unique<engine::Turn>(group_);
@@ -104,19 +104,21 @@ Task<bool> WayChoice::directly(Question question, std::size_t bytes) {
       // An operation before this one may have measured.
       if (!known_.measured) {
         group_.enter("measure");
-        Task<WayCosts> measuring = measure(group_, ways, std::min(bytes, kRecursiveDoublingBytes));
+        Task<PathCosts> measuring =
+            measure(group_, paths, std::min(bytes, kRecursiveDoublingBytes));
         known_.measured = co_await measuring;
         known_.measured_by = group_.sequence();
       }
     }
-    answer = (ways.*question)(bytes, *known_.measured);
+    answer = (paths.*question)(bytes, *known_.measured);
   }
   take(answer);
   co_return answer;
 }
 
-void forget_ways(engine::Keepsakes& keepsakes, std::uint64_t number, const Error& error) {
-  auto& known = keepsakes.of<KnownWays>();
+void forget_paths(engine::PerGroupState& per_group_state, std::uint64_t number,
+                  const Error& error) {
+  auto& known = per_group_state.of<KnownPaths>();
   if (known.measured_by < number && says_that_ways_differ(error)) {
     known.measured.reset();
   }

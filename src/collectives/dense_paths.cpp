@@ -1,4 +1,4 @@
-#include "src/collectives/ways.hpp"
+#include "src/collectives/dense_paths.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -13,35 +13,36 @@
 
 namespace gtopk::collectives {
 
-WaySetting way_setting() {
+PathSetting path_setting() {
   const char* const value = std::getenv("GTOPK_DENSE");
   const std::string_view said = value == nullptr || *value == '\0' ? "auto" : value;
   if (said == "auto") {
-    return WaySetting::kAuto;
+    return PathSetting::kAuto;
   }
   if (said == "tree") {
-    return WaySetting::kTree;
+    return PathSetting::kTree;
   }
   if (said == "direct") {
-    return WaySetting::kDirect;
+    return PathSetting::kDirect;
   }
   throw Error(ErrorKind::kInvalidArgument,
               fmt::format("GTOPK_DENSE is '{}': expected auto, tree or direct", said));
 }
 
-std::string to_string(WaySetting setting) {
+std::string to_string(PathSetting setting) {
   switch (setting) {
-    case WaySetting::kAuto:
+    case PathSetting::kAuto:
       return "auto";
-    case WaySetting::kTree:
+    case PathSetting::kTree:
       return "tree";
-    case WaySetting::kDirect:
+    case PathSetting::kDirect:
       return "direct";
   }
   return "unknown";
 }
 
-Ways::Ways(const engine::HostMap& hosts) : ranks_(hosts.ranks()), hosts_(hosts.hosts()) {
+DensePaths::DensePaths(const engine::HostMap& hosts)
+    : ranks_(hosts.ranks()), hosts_(hosts.hosts()) {
   const Routes routes(hosts);
   each_ = routes.two_levels();
   const auto step = [&](Route route) {
@@ -68,7 +69,7 @@ Ways::Ways(const engine::HostMap& hosts) : ranks_(hosts.ranks()), hosts_(hosts.h
   }
 }
 
-WayCosts Ways::usual() const {
+PathCosts DensePaths::usual() const {
   // Threads that hand over through shared memory; 1 Gbit/s between hosts.
   const bool one_host = hosts_ == 1;
   const double message = one_host ? 10e3 : 40e3;
@@ -78,23 +79,23 @@ WayCosts Ways::usual() const {
           .byte = one_host ? 0.3 : 8};
 }
 
-double Ways::along_tree(std::size_t bytes, const WayCosts& costs) const {
+double DensePaths::along_tree(std::size_t bytes, const PathCosts& costs) const {
   return costs.tree + tree_loads_ * static_cast<double>(bytes) * costs.byte;
 }
 
-double Ways::directly(std::size_t bytes, const WayCosts& costs) const {
+double DensePaths::directly(std::size_t bytes, const PathCosts& costs) const {
   return costs.direct + direct_messages_ * static_cast<double>(bytes) / ranks_ * costs.byte;
 }
 
-bool Ways::reduce_directly(std::size_t bytes, const WayCosts& costs) const {
+bool DensePaths::reduce_directly(std::size_t bytes, const PathCosts& costs) const {
   return may_go_directly() && 2 * directly(bytes, costs) < along_tree(bytes, costs);
 }
 
-bool Ways::reduce_scatter_directly(std::size_t bytes, const WayCosts& costs) const {
+bool DensePaths::reduce_scatter_directly(std::size_t bytes, const PathCosts& costs) const {
   return may_go_directly() && directly(bytes, costs) < along_tree(bytes, costs);
 }
 
-bool Ways::gather_directly(std::size_t bytes, const WayCosts& costs) const {
+bool DensePaths::gather_directly(std::size_t bytes, const PathCosts& costs) const {
   const double places = each_ == 0 ? ranks_ : hosts_;
   const double steps = each_ == 0 ? ranks_ - 1 : (hosts_ - 1) + (each_ - 1);
   const double round_rings = costs.tree + steps * alpha(costs) +
@@ -102,12 +103,12 @@ bool Ways::gather_directly(std::size_t bytes, const WayCosts& costs) const {
   return may_go_directly() && directly(bytes, costs) < round_rings;
 }
 
-bool Ways::broadcast_directly(std::size_t bytes, const WayCosts& costs) const {
+bool DensePaths::broadcast_directly(std::size_t bytes, const PathCosts& costs) const {
   const double sent = broadcast_messages_ * static_cast<double>(bytes) * costs.byte;
   return may_go_directly() && costs.direct + sent < along_tree(bytes, costs);
 }
 
-bool Ways::broadcast_down_a_chain(std::size_t bytes, const WayCosts& costs) const {
+bool DensePaths::broadcast_down_a_chain(std::size_t bytes, const PathCosts& costs) const {
   if (hosts_ < 3) {
     return false;
   }

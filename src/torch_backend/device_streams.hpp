@@ -33,13 +33,13 @@ namespace gtopk::torch_backend {
 [[nodiscard]] at::Tensor staging_memory(at::IntArrayRef sizes, at::ScalarType type,
                                         c10::Device copied_with);
 
-class Lanes {
+class DeviceStreams {
  public:
   /// For of(), which makes them.
-  explicit Lanes(c10::Device device);
+  explicit DeviceStreams(c10::Device device);
   /// Created at the first call, for the lifetime of the process. Throws what torch and
   /// device_driver() throw.
-  [[nodiscard]] static Lanes& of(c10::Device device);
+  [[nodiscard]] static DeviceStreams& of(c10::Device device);
 
   /// A counter in pinned memory that one operation increments, once, and a stream that waits for
   /// it.
@@ -47,7 +47,7 @@ class Lanes {
     std::atomic<std::uint32_t>* flag = nullptr;
     std::uint32_t value = 0;
     c10::Stream stream;
-    std::size_t lane = 0;
+    std::size_t number = 0;
   };
 
   /// Lets `give` enqueue work on the input stream, which is current meanwhile, after the work of
@@ -104,7 +104,7 @@ class Lanes {
   /// The same on a thread that has called the runtime.
   void refuse_capture_here() const;
 
-  struct Lane {
+  struct ResultStream {
     c10::Stream stream;
     std::size_t operations = 0;
   };
@@ -123,7 +123,7 @@ class Lanes {
   gpu::Watch watch_;
 
   std::mutex mutex_;
-  std::vector<Lane> lanes_;
+  std::vector<ResultStream> streams_;
   std::vector<Flag> free_flags_;
   std::vector<at::Tensor> pages_;  // of flags
 };

@@ -9,7 +9,7 @@
 #include "gtopk/device_acc.hpp"
 #include "gtopk/types.hpp"
 #include "src/cuda/calls.hpp"
-#include "src/gpu/way.hpp"
+#include "src/gpu/device_path.hpp"
 
 namespace gtopk::gpu {
 
@@ -40,7 +40,7 @@ class Deal {
   std::size_t taken_ = 0;
 };
 
-struct SharedRoom {
+struct SharedWorkspace {
   std::size_t table_at = 0;  ///< in bytes
   cuda::PieceOf* table = nullptr;
   SelectionReport* report = nullptr;  ///< of a selection, or of what is heavy in a sketch
@@ -54,32 +54,32 @@ struct SharedRoom {
   std::size_t bytes = 0;
 
   /// From null it only measures.
-  [[nodiscard]] static SharedRoom in(std::byte* memory, const Way& way) {
-    const std::size_t value_bytes = size_of(accumulation_type(way.dtype));
+  [[nodiscard]] static SharedWorkspace in(std::byte* memory, const DevicePath& path) {
+    const std::size_t value_bytes = size_of(accumulation_type(path.dtype));
     Deal deal(memory, 64);
     const auto entries = [&](std::uint64_t count) {
-      return deal.entries(count, value_bytes, way.index_bytes);
+      return deal.entries(count, value_bytes, path.index_bytes);
     };
-    SharedRoom all;
+    SharedWorkspace all;
     all.report = deal.one<SelectionReport>();
     all.last = deal.one<SelectorState>();
     all.next = deal.one<SelectorState>();
     all.finite = deal.one<std::uint64_t>();
     all.whole = deal.one<std::uint64_t>();
     all.table_at = deal.taken();
-    all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(way.pieces * sizeof(cuda::PieceOf)));
-    if (way.rule) {
+    all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(path.pieces * sizeof(cuda::PieceOf)));
+    if (path.rule) {
       all.lists.counts = deal.one<EditCounts>();
-      all.lists.selected = entries(way.edits.selected);
-      all.lists.cleared = deal.take(way.edits.cleared * way.index_bytes);
-      all.lists.returned = entries(way.edits.returned);
-      all.lists.delivered = entries(way.edits.delivered);
+      all.lists.selected = entries(path.edits.selected);
+      all.lists.cleared = deal.take(path.edits.cleared * path.index_bytes);
+      all.lists.returned = entries(path.edits.returned);
+      all.lists.delivered = entries(path.edits.delivered);
     }
-    if (way.sums) {
+    if (path.sums) {
       all.sums.counts = deal.one<EditCounts>();
-      all.sums.sums = deal.take(way.sums->sums * value_bytes);
-      all.sums.candidates = entries(way.sums->candidates);
-      all.sums.delivered = entries(way.sums->delivered);
+      all.sums.sums = deal.take(path.sums->sums * value_bytes);
+      all.sums.candidates = entries(path.sums->candidates);
+      all.sums.delivered = entries(path.sums->delivered);
     }
     all.lists.report = all.sums.report = all.report;
     all.lists.next = all.next;

@@ -1,5 +1,5 @@
 // What /proc says of processes that end.
-#include "src/transport/ucx/place.hpp"
+#include "src/transport/ucx/host_identity.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,12 +26,12 @@ void wait_for_the_leaders_end(pid_t child) {
   }
 }
 
-TEST(Place, LivingProcess_HasAStartAndIsNotExiting) {
+TEST(HostIdentity, LivingProcess_HasAStartAndIsNotExiting) {
   EXPECT_GT(start_of(getpid()), 0U);
   EXPECT_FALSE(is_exiting(getpid()));
 }
 
-TEST(Place, ProcessThatHasEndedAndIsNotReaped_IsExiting) {
+TEST(HostIdentity, ProcessThatHasEndedAndIsNotReaped_IsExiting) {
   const pid_t child = fork();
   if (child == 0) {
     _exit(0);
@@ -44,7 +44,7 @@ TEST(Place, ProcessThatHasEndedAndIsNotReaped_IsExiting) {
   EXPECT_EQ(start_of(child), 0U);
 }
 
-TEST(Place, ProcessWithALivingThreadAfterItsFirst_IsNotExiting) {
+TEST(HostIdentity, ProcessWithALivingThreadAfterItsFirst_IsNotExiting) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);
   const pid_t child = fork();

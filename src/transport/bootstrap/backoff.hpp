@@ -10,9 +10,9 @@
 
 namespace gtopk::meeting {
 
-class Patience {
+class Backoff {
  public:
-  Patience(transport::Duration at_most, transport::Duration first, transport::Duration longest)
+  Backoff(transport::Duration at_most, transport::Duration first, transport::Duration longest)
       : whole_(at_most),
         end_(std::chrono::steady_clock::now() + std::min<transport::Duration>(at_most, kForever)),
         first_(first),

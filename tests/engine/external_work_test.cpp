@@ -1,5 +1,5 @@
 // Engine: work that something outside of it does (a device), awaited by an operation.
-#include "src/engine/errand.hpp"
+#include "src/engine/external_work.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace gtopk {
 namespace {
 
-using engine::Errand;
+using engine::ExternalWork;
 using engine::GroupView;
 using engine::Task;
 using support::InprocRanks;
@@ -27,33 +27,35 @@ using testing::HasSubstr;
 
 /// Where work is done, when the test says so.
 struct Outside {
-  std::vector<Errand::Done> begun;
+  std::vector<ExternalWork::Done> begun;
   int awaited = 0;
 };
 
-Task<void> errands(GroupView& group, Outside& outside, int count) {
+Task<void> external_work(GroupView& group, Outside& outside, int count) {
   for (int i = 0; i < count; ++i) {
-    Errand errand(group, [&](Errand::Done done) { outside.begun.push_back(std::move(done)); });
-    co_await errand;
+    ExternalWork external_work(
+        group, [&](ExternalWork::Done done) { outside.begun.push_back(std::move(done)); });
+    co_await external_work;
     ++outside.awaited;
   }
 }
 
 /// With a place in the line for the group's links.
-Task<void> errand_in_line(GroupView& group, Outside& outside, bool fails) {
+Task<void> external_work_in_line(GroupView& group, Outside& outside, bool fails) {
   engine::Turn turn(group);
   if (fails) {
     throw std::runtime_error("for a reason of its own");
   }
   co_await turn;
-  Errand errand(group, [&](Errand::Done done) { outside.begun.push_back(std::move(done)); });
-  co_await errand;
+  ExternalWork external_work(
+      group, [&](ExternalWork::Done done) { outside.begun.push_back(std::move(done)); });
+  co_await external_work;
   ++outside.awaited;
 }
 
-Task<void> short_errand(GroupView& group, bool& reached) {
-  Errand errand(group, [](const Errand::Done& done) { done(nullptr); });
-  co_await errand;
+Task<void> short_external_work(GroupView& group, bool& reached) {
+  ExternalWork external_work(group, [](const ExternalWork::Done& done) { done(nullptr); });
+  co_await external_work;
   reached = true;
 }
 
@@ -61,13 +63,15 @@ engine::OperationSpec call(Outside& outside, int count = 1,
                            std::shared_ptr<void> keepalive = nullptr) {
   Collective collective;
   collective.name = "outside";
-  collective.body = [&outside, count](GroupView& group) { return errands(group, outside, count); };
+  collective.body = [&outside, count](GroupView& group) {
+    return external_work(group, outside, count);
+  };
   engine::OperationSpec spec(std::move(collective));
   spec.keepalive = std::move(keepalive);
   return spec;
 }
 
-TEST(Errand, IsAwaitedHoweverLateItEnds) {
+TEST(ExternalWork, IsAwaitedHoweverLateItEnds) {
   InprocRanks ranks(1);
   Outside outside;
   const SharedEnding ending = ranks.submit(0, call(outside, 2));
@@ -86,18 +90,18 @@ TEST(Errand, IsAwaitedHoweverLateItEnds) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-TEST(Errand, MayEndBeforeItIsAwaited) {
+TEST(ExternalWork, MayEndBeforeItIsAwaited) {
   InprocRanks ranks(1);
   bool awaited = false;
   Collective collective;
   collective.name = "outside";
-  collective.body = [&](GroupView& group) { return short_errand(group, awaited); };
+  collective.body = [&](GroupView& group) { return short_external_work(group, awaited); };
   const auto endings = ranks.run([&](std::uint32_t) { return collective; });
   EXPECT_TRUE(endings[0]->good()) << endings[0]->text();
   EXPECT_TRUE(awaited);
 }
 
-TEST(Errand, ItsErrorIsTheOperations) {
+TEST(ExternalWork, ItsErrorIsTheOperations) {
   InprocRanks ranks(1);
   Outside outside;
   const SharedEnding ending = ranks.submit(0, call(outside));
@@ -109,12 +113,13 @@ TEST(Errand, ItsErrorIsTheOperations) {
   EXPECT_EQ(outside.awaited, 0);
 }
 
-TEST(Errand, ThatCannotBeBegunFailsTheOperation) {
+TEST(ExternalWork, ThatCannotBeBegunFailsTheOperation) {
   InprocRanks ranks(1);
   Collective collective;
   collective.name = "outside";
   collective.body = [](GroupView& group) -> Task<void> {
-    const Errand errand(group, [](const Errand::Done&) { throw std::runtime_error("no device"); });
+    const ExternalWork external_work(
+        group, [](const ExternalWork::Done&) { throw std::runtime_error("no device"); });
     return {};
   };
   const auto endings = ranks.run([&](std::uint32_t) { return collective; });
@@ -123,7 +128,7 @@ TEST(Errand, ThatCannotBeBegunFailsTheOperation) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-TEST(Errand, IsNotOverWhenAnOperationBehindItLeavesTheLine) {
+TEST(ExternalWork, IsNotOverWhenAnOperationBehindItLeavesTheLine) {
   InprocRanks ranks(1);
   Outside outside;
   std::vector<SharedEnding> endings;
@@ -131,7 +136,7 @@ TEST(Errand, IsNotOverWhenAnOperationBehindItLeavesTheLine) {
     Collective collective;
     collective.name = "outside";
     collective.body = [&outside, fails](GroupView& group) {
-      return errand_in_line(group, outside, fails);
+      return external_work_in_line(group, outside, fails);
     };
     endings.push_back(ranks.submit(0, engine::OperationSpec(std::move(collective))));
   }
@@ -148,7 +153,7 @@ TEST(Errand, IsNotOverWhenAnOperationBehindItLeavesTheLine) {
 }
 
 // The caller has its error in time; what the device still writes is not freed.
-TEST(Errand, ATimeOutDoesNotWaitForItAndItsMemoryDoes) {
+TEST(ExternalWork, ATimeOutDoesNotWaitForItAndItsMemoryDoes) {
   InprocRanks ranks(1);
   Outside outside;
   auto memory = std::make_shared<int>(1);
@@ -166,7 +171,7 @@ TEST(Errand, ATimeOutDoesNotWaitForItAndItsMemoryDoes) {
   EXPECT_EQ(outside.awaited, 0);
 }
 
-TEST(Errand, MayOutliveTheEngine) {
+TEST(ExternalWork, MayOutliveTheEngine) {
   Outside outside;
   auto memory = std::make_shared<int>(1);
   const std::weak_ptr<int> held = memory;

@@ -1,4 +1,4 @@
-#include "src/transport/ucx/place.hpp"
+#include "src/transport/ucx/host_identity.hpp"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -53,8 +53,8 @@ std::optional<std::uint64_t> field_of(const std::filesystem::path& path, int fie
 
 }  // namespace
 
-Place place_of_this_process() {
-  Place place;
+HostIdentity host_identity_of_this_process() {
+  HostIdentity place;
   if (!proc_is_ours()) {
     return place;
   }

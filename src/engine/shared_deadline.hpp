@@ -10,7 +10,7 @@
 namespace gtopk::engine {
 
 /// Any thread.
-class Grace {
+class SharedDeadline {
  public:
   /// A wait that begins this soon after a grace has run out belongs to it, and gets no time.
   static constexpr transport::Duration kTogether = std::chrono::milliseconds(100);

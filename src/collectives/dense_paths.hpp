@@ -15,41 +15,41 @@
 namespace gtopk::collectives {
 
 /// Nanoseconds, the same on all ranks.
-struct WayCosts {
+struct PathCosts {
   double tree = 0;    ///< headers along the tree, until all have ended
   double direct = 0;  ///< a header from each rank to every other
   double byte = 0;    ///< a byte on a host's link; on a single host, one that a rank sends
 };
 
 /// What GTOPK_DENSE says: the quicker way, or always the same.
-enum class WaySetting : std::uint8_t {
+enum class PathSetting : std::uint8_t {
   kAuto,
   kTree,
   kDirect,
 };
 
 /// From the environment. Throws Error{kInvalidArgument} for any other value.
-[[nodiscard]] WaySetting way_setting();
+[[nodiscard]] PathSetting path_setting();
 
 /// As GTOPK_DENSE says it.
-[[nodiscard]] std::string to_string(WaySetting setting);
+[[nodiscard]] std::string to_string(PathSetting setting);
 
-class Ways {
+class DensePaths {
  public:
   /// Larger groups do not go directly: every rank would have to connect to every other.
   static constexpr std::uint32_t kMostRanks = 32;
 
-  explicit Ways(const engine::HostMap& hosts);
+  explicit DensePaths(const engine::HostMap& hosts);
 
   /// Of links that nobody has measured.
-  [[nodiscard]] WayCosts usual() const;
+  [[nodiscard]] PathCosts usual() const;
 
   // Whether it takes less time than the other way. `bytes`: of all elements, or of all parts.
-  [[nodiscard]] bool reduce_directly(std::size_t bytes, const WayCosts& costs) const;
-  [[nodiscard]] bool reduce_scatter_directly(std::size_t bytes, const WayCosts& costs) const;
-  [[nodiscard]] bool gather_directly(std::size_t bytes, const WayCosts& costs) const;
-  [[nodiscard]] bool broadcast_directly(std::size_t bytes, const WayCosts& costs) const;
-  [[nodiscard]] bool broadcast_down_a_chain(std::size_t bytes, const WayCosts& costs) const;
+  [[nodiscard]] bool reduce_directly(std::size_t bytes, const PathCosts& costs) const;
+  [[nodiscard]] bool reduce_scatter_directly(std::size_t bytes, const PathCosts& costs) const;
+  [[nodiscard]] bool gather_directly(std::size_t bytes, const PathCosts& costs) const;
+  [[nodiscard]] bool broadcast_directly(std::size_t bytes, const PathCosts& costs) const;
+  [[nodiscard]] bool broadcast_down_a_chain(std::size_t bytes, const PathCosts& costs) const;
 
   [[nodiscard]] bool may_go_directly() const { return ranks_ <= kMostRanks; }
   /// Whether there are several hosts, and one of them has several ranks.
@@ -61,9 +61,9 @@ class Ways {
 
  private:
   /// Of a message of the tree.
-  [[nodiscard]] double alpha(const WayCosts& costs) const { return costs.tree / tree_steps_; }
-  [[nodiscard]] double along_tree(std::size_t bytes, const WayCosts& costs) const;
-  [[nodiscard]] double directly(std::size_t bytes, const WayCosts& costs) const;
+  [[nodiscard]] double alpha(const PathCosts& costs) const { return costs.tree / tree_steps_; }
+  [[nodiscard]] double along_tree(std::size_t bytes, const PathCosts& costs) const;
+  [[nodiscard]] double directly(std::size_t bytes, const PathCosts& costs) const;
 
   double ranks_;
   double hosts_;

@@ -9,7 +9,7 @@
 namespace gtopk::engine {
 
 /// Engine thread only.
-class Keepsakes {
+class PerGroupState {
  public:
   template <class T>
   [[nodiscard]] T& of() {

@@ -12,7 +12,7 @@
 
 namespace gtopk::gpu {
 
-struct Way {
+struct DevicePath {
   std::uint64_t d = 0;
   DataType dtype = DataType::kFloat32;
   std::size_t pieces = 1;
@@ -20,9 +20,9 @@ struct Way {
   double divisor = 1;
   /// It begins with a selection, unless there is none.
   std::optional<SelectionRule> rule;
-  DetachedRoom edits;
+  DetachedCapacity edits;
   /// There is no selection; or the algorithm is `auto`'s choice, and may be to sum all of acc.
-  std::optional<AccRoom> sums;
+  std::optional<AccCapacity> sums;
 
   [[nodiscard]] bool is_auto() const { return rule && sums; }
   /// Whether the operation may ask for acc while it runs.
@@ -40,6 +40,7 @@ struct Asked {
 
 /// nullopt if the call has to be staged: algorithm or selector have no kernel, or the lists would
 /// be longer than the tensor. Throws Error{kInvalidArgument} for an invalid call.
-[[nodiscard]] std::optional<Way> way_of(const Asked& asked, const SparseOptions& options);
+[[nodiscard]] std::optional<DevicePath> device_path_of(const Asked& asked,
+                                                       const SparseOptions& options);
 
 }  // namespace gtopk::gpu

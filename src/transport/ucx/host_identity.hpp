@@ -10,7 +10,7 @@
 namespace gtopk::transport {
 
 /// What cannot be read stays empty; everything does if /proc shows another process namespace.
-[[nodiscard]] Place place_of_this_process();
+[[nodiscard]] HostIdentity host_identity_of_this_process();
 
 /// When the process started, in clock ticks since boot; 0 if /proc does not show it.
 [[nodiscard]] std::uint64_t start_of(pid_t process);

@@ -1,4 +1,4 @@
-#include "src/engine/errand.hpp"
+#include "src/engine/external_work.hpp"
 
 #include <mutex>
 #include <utility>
@@ -7,8 +7,8 @@
 
 namespace gtopk::engine {
 
-/// Shared by the errand, its operation, and whoever does the work.
-struct ErrandState {
+/// Shared by an ExternalWork, its operation, and whoever does the work.
+struct ExternalWorkState {
   /// On the engine's thread.
   bool done = false;
   bool awaited = false;
@@ -22,29 +22,29 @@ struct ErrandState {
 namespace {
 
 /// On the engine's thread.
-void end(ErrandState& errand, Operation& operation, std::exception_ptr error) {
-  errand.done = true;
-  errand.error = std::move(error);
-  operation.errand_ended(errand);
-  if (errand.awaited && operation.errand_waiter) {
-    operation.engine().make_ready(std::exchange(operation.errand_waiter, {}), operation);
+void end(ExternalWorkState& external_work, Operation& operation, std::exception_ptr error) {
+  external_work.done = true;
+  external_work.error = std::move(error);
+  operation.external_work_ended(external_work);
+  if (external_work.awaited && operation.external_work_waiter) {
+    operation.engine().make_ready(std::exchange(operation.external_work_waiter, {}), operation);
   }
 }
 
 }  // namespace
 
-void leave_alone(ErrandState& errand) {
-  const std::lock_guard lock(errand.mutex);
-  errand.operation = nullptr;
+void leave_alone(ExternalWorkState& external_work) {
+  const std::lock_guard lock(external_work.mutex);
+  external_work.operation = nullptr;
 }
 
-Errand::Errand(GroupView& group, const std::function<void(Done)>& begin)
-    : operation_(group.operation_), state_(std::make_shared<ErrandState>()) {
+ExternalWork::ExternalWork(GroupView& group, const std::function<void(Done)>& begin)
+    : operation_(group.operation_), state_(std::make_shared<ExternalWorkState>()) {
   if (operation_.cause()) {
     throw Error(*operation_.cause());
   }
   state_->operation = &operation_;
-  operation_.errand_begun(state_);
+  operation_.external_work_begun(state_);
   const auto done = [state = state_](std::exception_ptr error) {
     const std::lock_guard lock(state->mutex);
     if (state->operation == nullptr) {
@@ -60,22 +60,22 @@ Errand::Errand(GroupView& group, const std::function<void(Done)>& begin)
   try {
     begin(done);
   } catch (...) {
-    operation_.errand_ended(*state_);
+    operation_.external_work_ended(*state_);
     leave_alone(*state_);
     throw;
   }
 }
 
-Errand::~Errand() { state_->awaited = false; }
+ExternalWork::~ExternalWork() { state_->awaited = false; }
 
-bool Errand::await_ready() const { return state_->done || operation_.cause().has_value(); }
+bool ExternalWork::await_ready() const { return state_->done || operation_.cause().has_value(); }
 
-void Errand::await_suspend(std::coroutine_handle<> waiter) {
+void ExternalWork::await_suspend(std::coroutine_handle<> waiter) {
   state_->awaited = true;
-  operation_.errand_waiter = waiter;
+  operation_.external_work_waiter = waiter;
 }
 
-void Errand::await_resume() {
+void ExternalWork::await_resume() {
   state_->awaited = false;
   if (operation_.cause()) {
     throw Error(*operation_.cause());
