@@ -311,7 +311,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors, std::move(at), tensors);
   if (options.gate) {
-    work->copy_late();
+    work->wait_at_gate();
   }
   return run(std::move(work), timeout.value_or(c10d::kUnsetTimeout),
              [&] { return gtopk::sparse_all_reduce(pieces, kept, options, note); });
@@ -338,7 +338,7 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
                                              tensors.pieces, std::move(at), tensors.pieces);
   work->also_write([step](const c10::Stream& stream) { step->commit(stream); });
   if (options.gate) {
-    work->copy_late();
+    work->wait_at_gate();
   }
   if (step->asks()) {
     work->works_meanwhile();

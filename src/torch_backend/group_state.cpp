@@ -131,17 +131,28 @@ std::optional<std::uint64_t> GroupState::begin(Kind kind) {
     return std::nullopt;
   }
   if (kind == Kind::kBarrier) {
-    in_intervals_.push_back(0);
+    intervals_.emplace_back();
     drop_ended_intervals();
   }
-  ++in_intervals_.back();
-  return first_interval_ + in_intervals_.size() - 1;
+  ++intervals_.back().collectives;
+  if (kind == Kind::kGated) {
+    ++intervals_.back().gated;
+  }
+  return first_interval_ + intervals_.size() - 1;
+}
+
+void GroupState::leave_gate(std::uint64_t interval) {
+  const std::lock_guard lock(mutex_);
+  --intervals_[interval - first_interval_].gated;
 }
 
 void GroupState::end(std::optional<std::uint64_t> interval) {
   const std::lock_guard lock(mutex_);
   if (interval) {
-    --in_intervals_[*interval - first_interval_];
+    Interval& its = intervals_[*interval - first_interval_];
+    if (--its.collectives == its.gated && intervals_.size() > 1) {
+      changed_.notify_all();
+    }
     drop_ended_intervals();
   }
   if (--under_way_ == 0) {
@@ -155,21 +166,29 @@ void GroupState::wait_for_all() const {
 }
 
 void GroupState::drop_ended_intervals() {
-  while (in_intervals_.size() > 1 && in_intervals_.front() == 0) {
-    in_intervals_.pop_front();
+  while (intervals_.size() > 1 && intervals_.front().collectives == 0) {
+    intervals_.pop_front();
     ++first_interval_;
-    changed_.notify_all();
   }
 }
 
 bool GroupState::have_ended_before(std::uint64_t interval) const {
   const std::lock_guard lock(mutex_);
-  return first_interval_ >= interval;
+  return ended_before(interval);
 }
 
 void GroupState::wait_for_those_before(std::uint64_t interval) const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return first_interval_ >= interval; });
+  changed_.wait(lock, [&] { return ended_before(interval); });
+}
+
+bool GroupState::ended_before(std::uint64_t interval) const {
+  for (std::size_t i = 0; first_interval_ + i < interval; ++i) {
+    if (intervals_[i].collectives != intervals_[i].gated) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void GroupState::extend(std::chrono::milliseconds by) {

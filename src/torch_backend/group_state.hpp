@@ -54,15 +54,18 @@ class GroupState {
   [[nodiscard]] CallOrder& order() const { return *order_; }
 
   // Works in flight, or whose end hook has not run.
-  enum class Kind : std::uint8_t { kMessage, kCollective, kBarrier };
+  enum class Kind : std::uint8_t { kMessage, kCollective, kGated, kBarrier };
   /// Returns a collective's interval, from a barrier to the next; a barrier is the first of its
   /// own.
   std::optional<std::uint64_t> begin(Kind kind);
+  /// The engine has ended a gated collective: nothing can keep it at its gate any more.
+  void leave_gate(std::uint64_t interval);
   /// With what begin() returned.
   void end(std::optional<std::uint64_t> interval = std::nullopt);
   void wait_for_all() const;
 
-  // Whether the collectives of earlier intervals have ended.
+  // Whether the collectives of earlier intervals have ended, but for those at a gate: what opens it
+  // may come after the barrier.
   [[nodiscard]] bool have_ended_before(std::uint64_t interval) const;
   void wait_for_those_before(std::uint64_t interval) const;
 
@@ -79,8 +82,15 @@ class GroupState {
  private:
   /// Calls the end hook, of one Work after the other.
   void tell_untold();
-  /// With the mutex held.
+  // With the mutex held.
   void drop_ended_intervals();
+  [[nodiscard]] bool ended_before(std::uint64_t interval) const;
+
+  /// Collectives that have not ended, and how many of these are at a gate.
+  struct Interval {
+    std::int64_t collectives = 0;
+    std::int64_t gated = 0;
+  };
 
   struct Extension {
     std::chrono::milliseconds by;
@@ -99,7 +109,7 @@ class GroupState {
   bool telling_ = false;
   std::int64_t under_way_ = 0;
   std::uint64_t first_interval_ = 0;
-  std::deque<std::int64_t> in_intervals_{0};  ///< collectives, from the first interval with any
+  std::deque<Interval> intervals_{{}};  ///< from the first with any collective
   std::map<std::uint64_t, Extension> extensions_;
   std::uint64_t next_extension_ = 0;
 };

@@ -240,6 +240,7 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   extensions_ = std::move(extended.first_of);
   using Kind = GroupState::Kind;
   interval_ = group_->begin(after_earlier_           ? Kind::kBarrier
+                            : gated_                 ? Kind::kGated
                             : c10d::isP2POp(opType_) ? Kind::kMessage
                                                      : Kind::kCollective);
   began_ = Clock::now();
@@ -282,6 +283,9 @@ void GtopkWork::not_taken() {
     --caller_->in_flight;
   }
   group_->end_extensions(extensions_);
+  if (gated_) {
+    group_->leave_gate(*interval_);
+  }
   group_->end(interval_);
 }
 
@@ -290,6 +294,9 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   const bool on_device = device_ && !device_->close_copying();
   if (device_) {
     device_->ended();
+  }
+  if (gated_) {
+    group_->leave_gate(*interval_);
   }
   const bool copies = finish_ || on_device || std::ranges::any_of(memory_, &Contiguous::is_copy);
   if (!error && after_earlier_ && !group_->have_ended_before(*interval_)) {

@@ -97,8 +97,10 @@ class GtopkWork final : public TimedWork {
   }
   /// See DeviceCall::also_read().
   void also_read(std::function<void()> read) { device_->also_read(std::move(read)); }
-  /// See DeviceCall::copy_late(); a no-op for tensors of the CPU.
-  void copy_late() {
+  /// Its operation waits at a gate before it commits: see DeviceCall::copy_late(), and no barrier
+  /// waits for it meanwhile.
+  void wait_at_gate() {
+    gated_ = true;
     if (device_) {
       device_->copy_late();
     }
@@ -201,6 +203,7 @@ class GtopkWork final : public TimedWork {
   std::uint32_t source_ = 0;
   std::atomic<bool> polls_ = false;
   bool after_earlier_ = false;
+  bool gated_ = false;
   std::optional<std::uint64_t> interval_;  ///< of a collective: see GroupState
   int forks_;
 };

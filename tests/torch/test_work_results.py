@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from gtopk.core import _native
 from gtopk.core.backend import sequence_number
 from gtopk.core.groups import backend_of
+from gtopk.ops.options import SparseOptions
 from ranks import Rank, RankSet, threads, works_on
 from torch._C._distributed_c10d import WorkResult, _get_work_registry_size
 from torch.distributed._functional_collectives import (
@@ -87,6 +90,29 @@ def check_a_barrier_ends_after_results_are_copied_back(me: Rank) -> None:
     dist.barrier()
     dist.send(torch.ones(20, 30), 1 - me.rank)
     received.wait()
+
+
+def check_a_barrier_does_not_wait_at_a_gate(me: Rank) -> None:
+    """What opens the gate may come after the barrier. It waits for the rest."""
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    backend, options = backend_of(group), SparseOptions(k=5)
+    for opens in (True, False):
+        gate, transposed = _native.gate(2), torch.ones(6, 5).t()
+        work = backend.sparse_all_reduce([transposed], options, torch.zeros(30), gate=gate)
+        for _ in range(3):
+            dist.barrier(group)
+            assert not work.is_completed()
+        beside = torch.ones(1000, 300).t()
+        done = dist.all_reduce(beside, group=group, async_op=True)
+        dist.barrier(group)
+        assert done.is_completed()
+        assert bool((beside == me.size).all())
+        assert not work.is_completed()
+        gate.arrive(opens)
+        work.wait()
+        assert transposed.eq(me.size).sum() == (5 if opens else 0)
+        dist.barrier(group)
+    dist.destroy_process_group(group)
 
 
 def check_the_profiler_may_need_the_gil(me: Rank) -> None:
@@ -226,6 +252,7 @@ def test_results_are_numbers_and_works_leave_the_registry(two):
 
 def test_a_barrier_follows_results(two):
     two.run(check_a_barrier_ends_after_results_are_copied_back)
+    two.run(check_a_barrier_does_not_wait_at_a_gate)
 
 
 def test_the_profiler_holds_up_nobody(two):
