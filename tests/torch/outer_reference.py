@@ -272,7 +272,15 @@ class Replicas:
         }
         errors = {block: self.errors_left(wanted[block], lists[block]) for block in blocks}
         if rule.clip:
-            lists = self.clipped(lists)
+            clipped = self.clipped(lists)
+            lists = {
+                block: [rounded(each, rule.wire) for each in some]
+                for block, some in clipped.items()
+            }
+            for block, some in clipped.items():
+                for error, entries, sent in zip(errors[block], some, lists[block], strict=True):
+                    for i, value in entries.items():
+                        error[i] += f(rule.subtract) * (f(value) - f(sent[i]))
         return {
             block: (self.mean_of(lists[block], len(wanted[block][0])), errors[block])
             for block in blocks
@@ -339,7 +347,7 @@ class Replicas:
         return errors
 
     def clipped(self, lists: dict[int, list[Entries]]) -> dict[int, list[Entries]]:
-        """Those of all blocks; by replica. Of an even number of norms the median is the lower."""
+        """Those of all blocks, by replica, not rounded. Of two medians it is the lower one."""
         f = np.float32
         norms = [
             f(
@@ -354,7 +362,7 @@ class Replicas:
             block: [
                 entries
                 if norm <= median
-                else rounded({i: v * (median / norm) for i, v in entries.items()}, self.rule.wire)
+                else {i: v * (median / norm) for i, v in entries.items()}
                 for entries, norm in zip(some, norms, strict=True)
             ]
             for block, some in lists.items()

@@ -185,12 +185,14 @@ class Exchange:
     def _send_selection(
         self, sent: torch.Tensor, error: torch.Tensor | None, shared: Shared
     ) -> None:
-        """As lists. Rounding what is rounded changes nothing: only algorithms that re-select leave
-        anything, which returns to the error.
+        """As lists. What re-selection leaves, and rounding what was clipped, returns to the error.
+
+        Rounding what is rounded changes nothing.
         """
         settings = self._settings
         by_coordinate = settings.mean == "contributors"
-        loses = error is not None and settings.algorithm != "topk"
+        rounds = settings.clip is not None and settings.wire is not None
+        loses = error is not None and (rounds or settings.algorithm != "topk")
         returned = torch.zeros_like(sent) if loses else None
         self._add(sent, error, returned)
         self._works.append(
