@@ -1,8 +1,9 @@
 # gtopk_test(NAME <name> SOURCES <files> [LABELS <labels>] [TIMEOUT <s>] [LIBRARIES <targets>]
-#            [SHARDS <n>] [RUN_SERIAL] [ONE_THREAD]): a GoogleTest program, which ctest runs
+#            [SHARDS <n>] [RUN_SERIAL] [ONE_THREAD] [NO_TSAN]): a GoogleTest program, which ctest runs
 # as a whole, or in n parts side by side; a process for each of some 1,500 cases would take longer
 # than the cases do. ONE_THREAD: nothing in it starts a thread, so ThreadSanitizer has nothing to
-# find, and is spared it.
+# find, and is spared it. NO_TSAN: the threads of the processes that it starts are those of
+# test_processes, which ThreadSanitizer sees.
 # Each part writes what became of its cases to reports/<name>.xml, where tools/test counts them.
 # Labels: unit, loopback, network (needs root for namespaces), slow. Sanitizer builds get their
 # options and suppressions here, so that a bare `ctest` runs as CI does.
@@ -46,7 +47,7 @@ target_precompile_headers(gtopk_test_headers PRIVATE
   <functional> <memory> <span> <string> <thread> <vector>)
 
 function(gtopk_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL;ONE_THREAD" "NAME;TIMEOUT;SHARDS"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL;ONE_THREAD;NO_TSAN" "NAME;TIMEOUT;SHARDS"
                         "SOURCES;LABELS;LIBRARIES")
   if(NOT arg_NAME OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "gtopk_test needs NAME and SOURCES; not understood: "
@@ -74,7 +75,7 @@ function(gtopk_test)
   if(NOT arg_SHARDS)
     set(arg_SHARDS 1)
   endif()
-  if(arg_ONE_THREAD AND GTOPK_SANITIZER STREQUAL "thread")
+  if((arg_ONE_THREAD OR arg_NO_TSAN) AND GTOPK_SANITIZER STREQUAL "thread")
     return()
   endif()
   add_executable(${arg_NAME} ${arg_SOURCES})

@@ -12,7 +12,8 @@ import sys
 import pytest
 from ranks import environment
 
-pytestmark = pytest.mark.loopback
+# Long, as what it launches is.
+pytestmark = [pytest.mark.loopback, pytest.mark.long]
 
 LAUNCHER = pathlib.Path(__file__).with_name("reusable.py")
 
