@@ -54,36 +54,62 @@ CallOrder::Entries& CallOrder::called_by(const EntryPointer& parent) {
   return parent ? parent->called : root_;
 }
 
-CallOrder::EntryPointer CallOrder::caller_of(EntryPointer entry) const {
-  while (entry && (entry->order.get() != this || !entry->place)) {
-    entry = entry->caller;
+CallOrder::Entry::Entry(std::shared_ptr<CallOrder> its_order, const EntryPointer& caller)
+    : order(std::move(its_order)) {
+  if (!caller) {
+    return;
   }
-  return entry;
+  if (caller->has_place) {
+    callers.push_back(caller);
+  }
+  std::ranges::copy_if(caller->callers, std::back_inserter(callers), [](const auto& each) {
+    const EntryPointer one = each.lock();
+    return one && one->has_place;
+  });
+}
+
+CallOrder::EntryPointer CallOrder::caller_of(const EntryPointer& entry) const {
+  const auto is_it = [this](const EntryPointer& each) {
+    return each && each->order.get() == this && each->place;
+  };
+  if (!entry || is_it(entry)) {
+    return entry;
+  }
+  for (const std::weak_ptr<Entry>& each : entry->callers) {
+    if (EntryPointer one = each.lock(); is_it(one)) {
+      return one;
+    }
+  }
+  return nullptr;
+}
+
+bool CallOrder::Entry::awaits_callbacks() const {
+  return running || is_parked() || std::ranges::any_of(futures, [](const Tracked& each) {
+           return callbacks_of(*each.future) > each.ours;
+         });
 }
 
 bool CallOrder::has_callbacks(const Entry& entry) {
-  if (entry.running || entry.is_parked()) {
-    return true;
-  }
-  const auto attached = [](const Entry::Tracked& each) {
-    return callbacks_of(*each.future) > each.ours;
-  };
-  const auto pending = [](const EntryPointer& each) {
-    return each->is_deferred() || has_callbacks(*each);
-  };
-  return std::ranges::any_of(entry.futures, attached) || std::ranges::any_of(entry.called, pending);
+  return entry.awaits_callbacks() ||
+         std::ranges::any_of(entry.called, [](const auto& each) { return is_pending(*each); });
+}
+
+bool CallOrder::is_pending(const Entry& entry) {
+  return entry.is_deferred() || has_callbacks(entry);
 }
 
 bool CallOrder::waits(const EntryPointer& parent, const Entry* entry) const {
   if (closed_) {
     return false;
   }
+  const bool released = entry != nullptr && entry->released;
   for (const EntryPointer& each : parent ? parent->called : root_) {
     if (each.get() == entry) {
       break;
     }
-    const bool released = entry != nullptr && entry->released;
-    if (each->is_deferred() || (!released && has_callbacks(*each))) {
+    // A released one passes callbacks and what they have called, but not what its caller has called
+    // before it.
+    if (released ? each->is_deferred() && each->nesting <= entry->nesting : is_pending(*each)) {
       return true;
     }
   }
@@ -96,7 +122,7 @@ bool CallOrder::is_behind(const Entry& entry) {
       break;
     }
     const bool excused = entry.excused && each->thread && each->thread->still_asleep();
-    if (has_callbacks(*each) && !excused) {
+    if (is_pending(*each) && !excused) {
       return true;
     }
   }
@@ -112,13 +138,12 @@ bool CallOrder::has_to_wait() {
 }
 
 CallOrder::EntryPointer CallOrder::append(Completer& completer) {
-  auto entry = std::make_shared<Entry>();
-  entry->order = shared_from_this();
-  entry->caller = calling();
-  entry->parent = caller_of(entry->caller);
+  auto entry = std::make_shared<Entry>(shared_from_this(), calling());
+  entry->parent = caller_of(calling());
   entry->completer = &completer;
   Entries& siblings = called_by(entry->parent);
   entry->place = siblings.insert(siblings.end(), entry);
+  entry->has_place = true;
   ++tracked_;
   start_watch(completer);
   return entry;
@@ -173,9 +198,7 @@ void CallOrder::started(const EntryPointer& entry, std::uint64_t number) {
   entry->holds_thread = entry->starting = false;
   if (entry->futures.empty()) {
     untrack(*entry);
-    if (entry->parent) {
-      settle(entry->parent);
-    }
+    settle(entry->parent);
   }
 }
 
@@ -185,9 +208,7 @@ CallOrder::EntryPointer CallOrder::track(std::uint64_t number, const EntryPointe
   if (closed_) {
     return nullptr;
   }
-  auto entry = std::make_shared<Entry>();
-  entry->order = shared_from_this();
-  entry->caller = caller;
+  auto entry = std::make_shared<Entry>(shared_from_this(), caller);
   entry->parent = caller_of(caller);
   entry->number = number;
   entry->futures.push_back({std::move(future), 1});
@@ -198,6 +219,7 @@ CallOrder::EntryPointer CallOrder::track(std::uint64_t number, const EntryPointe
     --at;
   }
   entry->place = siblings.insert(at, entry);
+  entry->has_place = true;
   ++tracked_;
   return entry;
 }
@@ -221,24 +243,35 @@ void CallOrder::untrack(Entry& entry) {
   }
   std::ranges::move(std::exchange(entry.futures, {}), std::back_inserter(trash_->futures));
   const Entries::iterator place = *std::exchange(entry.place, std::nullopt);
+  entry.has_place = false;
   Entries& siblings = called_by(entry.parent);
-  // Futures of what its callbacks have called may still get callbacks: they take its place.
+  // What its callbacks have called takes its place: it may be deferred, and get callbacks even now.
   for (const EntryPointer& each : entry.called) {
     each->parent = entry.parent;
+    each->nesting += entry.nesting + 1;
   }
   siblings.splice(place, entry.called);
   siblings.erase(place);
   --tracked_;
 }
 
-void CallOrder::settle(const EntryPointer& entry) {
-  if (entry->returned && !entry->running && !has_callbacks(*entry)) {
-    Entry& settled = *entry;
-    const std::shared_ptr<const void> held = entry;  // the list may be the last to hold it
-    untrack(settled);
-    if (settled.parent) {
-      settle(settled.parent);
+bool CallOrder::may_leave(const Entry& entry) {
+  if (!entry.returned || entry.awaits_callbacks()) {
+    return false;
+  }
+  // A released one holds back, until that is done, what its callbacks have called: callbacks before
+  // it may not have returned. While something is in flight the watch must see that it does not
+  // wait.
+  return (!entry.released && entry.in_flight == 0) || !has_callbacks(entry);
+}
+
+void CallOrder::settle(EntryPointer entry) {
+  while (entry) {
+    const EntryPointer parent = entry->parent;
+    if (may_leave(*entry)) {
+      untrack(*entry);
     }
+    entry = parent;
   }
 }
 
@@ -322,7 +355,7 @@ void CallOrder::advance() {
 void CallOrder::wanted(const EntryPointer& entry) {
   {
     const std::lock_guard lock(mutex_);
-    if (!entry->place || entry->parent == caller_of(calling())) {
+    if (!entry->place || (entry->parent == caller_of(calling()) && entry->nesting == 0)) {
       return;
     }
     entry->released = true;
@@ -330,7 +363,7 @@ void CallOrder::wanted(const EntryPointer& entry) {
       if (each == entry) {
         break;
       }
-      each->released = each->released || each->is_deferred();
+      each->released = each->released || (each->is_deferred() && each->nesting <= entry->nesting);
     }
   }
   advance();

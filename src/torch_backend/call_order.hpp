@@ -6,7 +6,9 @@
 // So collectives are numbered as if each callback ran when it was attached: first those that the
 // callback calls, then those that are called after it was attached. The latter are deferred: they
 // start when the callback has returned. Callbacks run in the order of their collectives, one after
-// the other.
+// the other. A collective whose callbacks have returned leaves the order, and what they have called
+// takes its place, so that a chain of callbacks, each of which calls the next collective, is as
+// deep as one link.
 //
 // A callback may wait for what comes after it. Where it waits for a deferred Work, that starts at
 // once. Other waits cannot be seen: a callback counts as waiting when it calls nothing, nothing
@@ -119,13 +121,15 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
   using Ready = std::vector<std::pair<EntryPointer, std::function<void()>>>;
 
   // With the mutex held.
-  [[nodiscard]] EntryPointer caller_of(EntryPointer entry) const;
+  [[nodiscard]] EntryPointer caller_of(const EntryPointer& entry) const;
   EntryPointer append(Completer& completer);
   [[nodiscard]] bool waits(const EntryPointer& parent, const Entry* entry) const;
   [[nodiscard]] static bool is_behind(const Entry& entry);
   [[nodiscard]] static bool has_callbacks(const Entry& entry);
+  [[nodiscard]] static bool is_pending(const Entry& entry);
+  [[nodiscard]] static bool may_leave(const Entry& entry);
   void untrack(Entry& entry);
-  void settle(const EntryPointer& entry);
+  void settle(EntryPointer entry);
   void find_ready(const EntryPointer& parent, Ready& ready, EntryPointer& next);
   void start_watch(Completer& completer);
   [[nodiscard]] Entries& called_by(const EntryPointer& parent);
@@ -157,11 +161,17 @@ struct CallOrder::Entry {
     std::size_t ours;  ///< callbacks that are not the user's
   };
 
-  std::shared_ptr<CallOrder> order;  ///< const
-  EntryPointer caller;               ///< whose callback called it, in whatever group; const
-  EntryPointer parent;               ///< the same in this group
-  Entries called;                    ///< in its callbacks, and not done
+  Entry(std::shared_ptr<CallOrder> its_order, const EntryPointer& caller);
+
+  const std::shared_ptr<CallOrder> order;
+  /// In whose callbacks it was called, of whatever groups, the innermost first, as far as they had
+  /// a place then. Weak, or each link of a chain would keep all before it.
+  std::vector<std::weak_ptr<Entry>> callers;
+  EntryPointer parent;  ///< the innermost of this group that has a place
+  Entries called;       ///< in its callbacks, and not done
   std::optional<Entries::iterator> place;
+  std::atomic<bool> has_place{false};  ///< the same, readable without the mutex
+  std::uint64_t nesting = 0;           ///< entries between it and its parent, which have left since
 
   std::uint64_t number = 0;  ///< among the group's; 0: it has not started
   std::vector<Tracked> futures;
@@ -180,6 +190,8 @@ struct CallOrder::Entry {
 
   [[nodiscard]] bool is_deferred() const { return deferred || holds_thread; }
   [[nodiscard]] bool is_parked() const { return complete && !running; }
+  /// Whether callbacks of its own futures run, or are still to run.
+  [[nodiscard]] bool awaits_callbacks() const;
 };
 
 }  // namespace gtopk::torch_backend
