@@ -101,7 +101,8 @@ struct Meeting {
 
 /// Per-call settings.
 struct Call {
-  /// Called once, on the engine thread; null means success. Must not block.
+  /// Called once, on the engine thread; null means success. Must not block. What it throws is
+  /// logged.
   std::function<void(std::exception_ptr)> done{};
   /// Owner of the memory; released once the network no longer uses it, if possible before `done`,
   /// which must itself hold what it reads.

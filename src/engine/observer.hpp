@@ -10,6 +10,7 @@
 #include "gtopk/collective.hpp"
 #include "gtopk/error.hpp"
 #include "src/transport/base/clock.hpp"
+#include "src/transport/base/log.hpp"
 
 namespace gtopk::engine {
 
@@ -64,7 +65,8 @@ class Observer {
   virtual void ended(const OperationEvent& /*event*/, const Error* /*error*/) {}
 };
 
-/// Forwards to all added observers, in the order in which they were added.
+/// Forwards to all added observers, in the order in which they were added. What one throws is
+/// logged; the others are told all the same.
 class Observers final : public Observer {
  public:
   void add(Observer& observer) { observers_.push_back(&observer); }
@@ -73,27 +75,30 @@ class Observers final : public Observer {
   void remove(const Observer& observer) { std::erase(observers_, &observer); }
 
   void queued(const OperationEvent& event) override {
-    for (Observer* const observer : observers_) {
-      observer->queued(event);
-    }
+    tell([&](Observer& each) { each.queued(event); });
   }
   void started(const OperationEvent& event) override {
-    for (Observer* const observer : observers_) {
-      observer->started(event);
-    }
+    tell([&](Observer& each) { each.started(event); });
   }
   void phase(const OperationEvent& event, std::string_view name) override {
-    for (Observer* const observer : observers_) {
-      observer->phase(event, name);
-    }
+    tell([&](Observer& each) { each.phase(event, name); });
   }
   void ended(const OperationEvent& event, const Error* error) override {
-    for (Observer* const observer : observers_) {
-      observer->ended(event, error);
-    }
+    tell([&](Observer& each) { each.ended(event, error); });
   }
 
  private:
+  template <class Event>
+  void tell(Event event) {
+    for (Observer* const observer : observers_) {
+      try {
+        event(*observer);
+      } catch (...) {
+        transport::log_thrown("an observer of operations");
+      }
+    }
+  }
+
   std::vector<Observer*> observers_;
 };
 

@@ -432,7 +432,11 @@ void Operation::tell(const std::optional<Error>& result) {
       engine_.observers().ended(event(engine_.clock().now()), result ? &*result : nullptr);
     }
     if (result && spec_.failed) {
-      spec_.failed(group_->per_group_state, sequence_, *result);
+      try {
+        spec_.failed(group_->per_group_state, sequence_, *result);
+      } catch (...) {
+        transport::log_thrown(fmt::format("what {} does when it fails", label()));
+      }
     }
   }
   // Whoever is told may let go of the memory at once, and on its own thread: not on this one.
@@ -440,8 +444,13 @@ void Operation::tell(const std::optional<Error>& result) {
     spec_.keepalive.reset();
   }
   const auto done = std::exchange(spec_.done, nullptr);
-  if (done) {
+  if (!done) {
+    return;
+  }
+  try {
     done(result ? std::make_exception_ptr(*result) : nullptr);
+  } catch (...) {
+    transport::log_thrown(fmt::format("the callback of {}", label()));
   }
 }
 

@@ -46,7 +46,7 @@ struct OperationSpec : Collective {
   OperationSpec(Collective collective) : Collective(std::move(collective)) {}
 
   transport::Duration timeout{};
-  /// Called once, on the engine thread; null means success.
+  /// Called once, on the engine thread; null means success. What it throws is logged.
   std::function<void(std::exception_ptr)> done;
   /// Owner of the caller's memory.
   std::shared_ptr<void> keepalive;
@@ -165,7 +165,7 @@ class Operation {
   /// After the body's end: the result for the caller. A cause passed to fail() takes precedence
   /// over what the body threw.
   [[nodiscard]] std::optional<Error> take_result();
-  /// Tells the caller and the observers; once.
+  /// Tells the caller and the observers; once. What one of them throws is logged.
   void tell(const std::optional<Error>& result);
   /// The operation as observers see it, at a time.
   [[nodiscard]] OperationEvent event(transport::TimePoint at) const;

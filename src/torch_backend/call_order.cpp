@@ -50,6 +50,18 @@ CallOrder::Within::Within(EntryPointer entry)
 
 CallOrder::Within::~Within() { calling_here() = std::move(before_); }
 
+CallOrder::InFlight::InFlight(EntryPointer caller) : caller_(std::move(caller)) {
+  if (caller_) {
+    ++caller_->in_flight;
+  }
+}
+
+CallOrder::InFlight::~InFlight() {
+  if (caller_) {
+    --caller_->in_flight;
+  }
+}
+
 CallOrder::Entries& CallOrder::called_by(const EntryPointer& parent) {
   return parent ? parent->called : root_;
 }
@@ -295,10 +307,17 @@ void CallOrder::run(const EntryPointer& entry, const std::function<void()>& comp
     const std::lock_guard lock(mutex_);
     entry->thread.emplace();
   }
-  {
+  try {
     const Within within(entry);
     complete();
+  } catch (...) {
+    has_run(entry);
+    throw;
   }
+  has_run(entry);
+}
+
+void CallOrder::has_run(const EntryPointer& entry) {
   {
     const Lock lock(*this);
     entry->thread.reset();

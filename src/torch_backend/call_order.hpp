@@ -79,6 +79,21 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
     EntryPointer before_;
   };
 
+  /// Meanwhile an operation that callbacks of that collective have called is in flight. Null: none
+  /// has called it.
+  class InFlight {
+   public:
+    explicit InFlight(EntryPointer caller);
+    InFlight(const InFlight&) = delete;
+    InFlight& operator=(const InFlight&) = delete;
+    InFlight(InFlight&&) noexcept = default;
+    InFlight& operator=(InFlight&&) = delete;
+    ~InFlight();
+
+   private:
+    EntryPointer caller_;
+  };
+
   /// Whether a collective that this thread calls now has to wait for callbacks. A load of an atomic
   /// where no future is pending.
   [[nodiscard]] bool has_to_wait();
@@ -101,7 +116,8 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
   static bool also_track(const EntryPointer& entry, c10::intrusive_ptr<Future> future,
                          std::size_t ours);
   /// The collective has ended: runs `complete`, which completes its future and so runs callbacks;
-  /// now or, if others come first, later on one of the completer's threads.
+  /// now or, if others come first, later on one of the completer's threads. What it throws goes on
+  /// to the caller or to the completer, and the order goes on as if it had returned.
   void ended(const EntryPointer& entry, Completer& completer, std::function<void()> complete);
 
   /// A callback is about to wait for the collective.
@@ -136,6 +152,7 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
 
   static void run_soon(Ready ready);
   void run(const EntryPointer& entry, const std::function<void()>& complete);
+  void has_run(const EntryPointer& entry);
 
   // The watch, on a futures thread while something waits.
   void watch();

@@ -260,9 +260,7 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
     self.reset();
   });
   call.timeout = longest;
-  if (caller_) {
-    ++caller_->in_flight;
-  }
+  in_flight_.emplace(caller_);
   return call;
 }
 
@@ -279,9 +277,7 @@ void GtopkWork::deferred(CallOrder::EntryPointer entry) {
 }
 
 void GtopkWork::not_taken() {
-  if (caller_) {
-    --caller_->in_flight;
-  }
+  in_flight_.reset();
   group_->end_extensions(extensions_);
   if (gated_) {
     group_->leave_gate(*interval_);
@@ -366,7 +362,7 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
   const std::shared_ptr<Ending> ending = self->ending_;
   const std::shared_ptr<GroupState> group = self->group_;
   const std::optional<std::uint64_t> interval = self->interval_;
-  const CallOrder::EntryPointer caller = self->caller_;
+  const std::optional<CallOrder::InFlight> in_flight = std::move(self->in_flight_);
   const Clock::time_point over_at = Clock::now();
   self->tell_group(error != nullptr, over_at);
   // Before anybody who waits goes on and calls what ends next.
@@ -401,9 +397,6 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
   }
   ending->told.notify_all();
   group->end(interval);
-  if (caller) {
-    --caller->in_flight;
-  }
   return self;
 }
 

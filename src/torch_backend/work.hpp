@@ -197,6 +197,7 @@ class GtopkWork final : public TimedWork {
   const std::uint64_t key_;    ///< no other Work of this process has it
   std::atomic<uint64_t> sequence_ = 0;
   const CallOrder::EntryPointer caller_ = CallOrder::calling();  ///< whose callback called it
+  std::optional<CallOrder::InFlight> in_flight_;                 ///< from call() to the end
   CallOrder::EntryPointer entry_;                                ///< under the mutex
   bool in_order_ = true;
   c10d::WorkResult outcome_ = c10d::WorkResult::SUCCESS;  ///< written before the end

@@ -76,15 +76,9 @@ void GtopkWork::finish(Self self) {
     return;
   }
   // What its callbacks call comes in the place of the callback that has called it.
-  const CallOrder::EntryPointer& caller = self->caller_;
-  const CallOrder::Within within(caller);
-  if (caller) {
-    ++caller->in_flight;
-  }
+  const CallOrder::Within within(self->caller_);
+  const CallOrder::InFlight in_flight(self->caller_);
   self->complete();
-  if (caller) {
-    --caller->in_flight;
-  }
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFutureResult() {

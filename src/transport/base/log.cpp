@@ -1,6 +1,7 @@
 #include "src/transport/base/log.hpp"
 
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -70,6 +71,16 @@ void Log::write(LogLevel level, fmt::string_view text, fmt::format_args args) {
 Log& log() {
   static Log the_log;
   return the_log;
+}
+
+void log_thrown(std::string_view by) {
+  try {
+    throw;
+  } catch (const std::exception& thrown) {
+    log().error("{} threw: {}", by, thrown.what());
+  } catch (...) {
+    log().error("{} threw what is not a std::exception", by);
+  }
 }
 
 void set_log_rank(int rank) {

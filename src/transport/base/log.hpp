@@ -43,6 +43,10 @@ class Log {
 /// Made on first use, never destroyed: threads may log while the process exits.
 [[nodiscard]] Log& log();
 
+/// In a handler: writes an error, what was thrown and by whom. For callbacks, whose exceptions must
+/// stop neither the others nor the thread.
+void log_thrown(std::string_view by);
+
 /// Names this rank in every later line.
 void set_log_rank(int rank);
 
