@@ -29,7 +29,8 @@ Engine::Engine(transport::Transport& transport, const transport::Clock& clock, E
                         probes_.begin_lingering(operation);
                         failures_.operation_ended(operation, outcome);
                       }}),
-      failures_(clock, groups_, scheduler_, membership_, failure_acks_, flow_control_, stale_),
+      failures_(transport, clock, groups_, scheduler_, membership_, failure_acks_, flow_control_,
+                stale_),
       probes_(transport, clock, groups_, scheduler_, membership_, flow_control_, failures_),
       inquiries_(
           transport, clock, groups_, scheduler_, membership_, lookups,

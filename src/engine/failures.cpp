@@ -120,7 +120,7 @@ void Failures::handle(Group& group, PeerId from, const Notice& notice) {
       }
       return;
     case NoticeKind::kWithdraw:
-      handle_withdrawal(group, Withdrawal::unpacked(notice.sequence));
+      handle_withdrawal(group, Withdrawal::of(notice));
       return;
     case NoticeKind::kProbe:
     case NoticeKind::kReply:
@@ -191,7 +191,7 @@ void Failures::handle_early(PeerId from, const Notice& notice) {
       }
       break;
     case NoticeKind::kWithdraw: {
-      const Withdrawal withdrawal = Withdrawal::unpacked(notice.sequence);
+      const Withdrawal withdrawal = Withdrawal::of(notice);
       const transport::Tag tag =
           transport::payload_tag(notice.group, withdrawal.source, withdrawal.serial);
       if (gone && !withdrawal.held) {
@@ -239,15 +239,12 @@ void Failures::forget_group(std::uint32_t id) {
 
 void Failures::withdraw(Group& group, const Transfer& transfer) {
   const Withdrawal withdrawal{group.rank(), transfer.serial,
-                              flow_control_.holds(group, transfer.to, transfer.serial)};
-  if (!withdrawal.held) {
-    flow_control_.returned(group, transfer.to, transfer.apart);
-  }
+                              flow_control_.holds(group, transfer.to, transfer.serial),
+                              transfer.apart};
   if (transfer.to == group.rank()) {
     handle_withdrawal(group, withdrawal);
   } else if (!membership_.has_left(group.peer(transfer.to))) {
-    membership_.tell(group, transfer.to,
-                     {NoticeKind::kWithdraw, ErrorKind::kAborted, 0, withdrawal.packed(), {}});
+    membership_.tell(group, transfer.to, withdrawal.notice());
   }
 }
 
@@ -261,9 +258,18 @@ void Failures::handle_withdrawal(Group& group, const Withdrawal& withdrawal) {
   if (taken || stale_.has_payload(group.id(), tag)) {
     return;
   }
+  // What was sent before the notice has come before it: a payload that does not lie here has been
+  // received, and was returned then. To itself a rank sends no notice.
+  const bool apart = !withdrawal.held && withdrawal.apart != 0;
+  if (apart && withdrawal.source != group.rank() && !transport_.lies_there(tag)) {
+    return;
+  }
   group.withdrawn.emplace(withdrawal.source, withdrawal.serial);
   if (!withdrawal.held) {
     stale_.add_payload(group.id(), tag, clock_.now());
+    if (apart) {
+      flow_control_.discarded(group, withdrawal.source, withdrawal.apart);
+    }
   } else if (withdrawal.source == group.rank()) {
     flow_control_.drop(group, group.rank(), withdrawal.serial);
   } else {

@@ -21,10 +21,11 @@ namespace gtopk::engine {
 
 class Failures {
  public:
-  Failures(const transport::Clock& clock, GroupTable& groups, Scheduler& scheduler,
-           Membership& membership, FailureAcks& failure_acks, FlowControl& flow_control,
-           StaleMessages& stale)
-      : clock_(clock),
+  Failures(transport::Transport& transport, const transport::Clock& clock, GroupTable& groups,
+           Scheduler& scheduler, Membership& membership, FailureAcks& failure_acks,
+           FlowControl& flow_control, StaleMessages& stale)
+      : transport_(transport),
+        clock_(clock),
         groups_(groups),
         scheduler_(scheduler),
         membership_(membership),
@@ -81,6 +82,7 @@ class Failures {
   [[nodiscard]] static Notice unmatched(const Withdrawal& withdrawal);
   void discard_when_it_comes(const Group& group, std::uint64_t sequence);
 
+  transport::Transport& transport_;
   const transport::Clock& clock_;
   GroupTable& groups_;
   Scheduler& scheduler_;

@@ -69,8 +69,12 @@ void FlowControl::post(AllHeld::iterator entry) {
 
 void FlowControl::matched(Group& group, std::uint32_t from, std::uint64_t bytes,
                           std::uint64_t window) {
+  owe(group, from, cost_of(bytes), window);
+}
+
+void FlowControl::owe(Group& group, std::uint32_t from, std::uint64_t bytes, std::uint64_t window) {
   std::uint64_t& matched = group.credits[from].matched;
-  matched += cost_of(bytes);
+  matched += bytes;
   if (window == 0 || matched < window / 2) {
     return;
   }

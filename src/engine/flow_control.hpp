@@ -48,7 +48,7 @@ class FlowControl {
   }
   /// Ends a held message that was withdrawn: its header counts until a receive skips it.
   void drop(Group& group, std::uint32_t to, std::uint32_t serial);
-  /// So many bytes count no longer: receives have matched them, or they were withdrawn.
+  /// So many bytes count no longer: receives have matched them, or the receiver discards them.
   void returned(Group& group, std::uint32_t by, std::uint64_t bytes);
   /// The same for all messages of a group that has failed.
   void drop_group(const Group& group);
@@ -64,6 +64,11 @@ class FlowControl {
   /// then.
   static constexpr std::uint64_t kUnknownWindow = 1;
   void matched(Group& group, std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
+  /// No receive will match the payload of that many bytes, apart from its header, of a message that
+  /// was withdrawn. The header counts until a receive skips it.
+  void discarded(Group& group, std::uint32_t from, std::uint64_t bytes) {
+    owe(group, from, bytes, kUnknownWindow);
+  }
   /// A receive has matched the header of a held message, and awaits its payload.
   void clear(const std::shared_ptr<Group>& group, std::uint32_t from, std::uint32_t serial);
   /// Sends clearances that wait for others to travel with.
@@ -92,6 +97,8 @@ class FlowControl {
   using Key = std::tuple<const Group*, std::uint32_t, std::uint32_t>;
   using AllHeld = std::map<Key, Held>;
 
+  /// Returns it to the sender together with what else it is owed, once that is half its window.
+  void owe(Group& group, std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
   void cleared(Group& group, std::uint32_t by, std::uint32_t serial);
   void post(AllHeld::iterator held);
   static void end(const Held& held, transport::Status status, bool deserted = false);

@@ -91,7 +91,7 @@ class Group {
   // FlowControl's, by rank.
   struct Credit {
     std::uint64_t ahead = 0;    ///< bytes sent there that no receive is known to have matched
-    std::uint64_t matched = 0;  ///< bytes from there, matched here, that it has not been told of
+    std::uint64_t matched = 0;  ///< bytes from there, matched or discarded here, not returned yet
   };
   std::vector<Credit> credits;
 

@@ -1,6 +1,7 @@
 #include "src/engine/notice.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace gtopk::engine {
@@ -59,6 +60,23 @@ std::optional<Notice> decode(std::span<const std::byte> wire) {
                 head.sequence,
                 std::string(text, head.text_bytes),
                 head.answer_group};
+}
+
+Notice Withdrawal::notice() const {
+  const auto bytes = std::bit_cast<std::array<char, sizeof apart>>(apart);
+  return {NoticeKind::kWithdraw, ErrorKind::kAborted, 0,
+          (static_cast<std::uint64_t>(held) << 63U) | (static_cast<std::uint64_t>(source) << 32U) |
+              serial,
+          std::string(bytes.data(), bytes.size())};
+}
+
+Withdrawal Withdrawal::of(const Notice& notice) {
+  Withdrawal withdrawal{static_cast<std::uint32_t>(notice.sequence >> 32U) & 0x7fffffffU,
+                        static_cast<std::uint32_t>(notice.sequence), notice.sequence >> 63U != 0};
+  if (notice.text.size() == sizeof withdrawal.apart) {
+    std::memcpy(&withdrawal.apart, notice.text.data(), sizeof withdrawal.apart);
+  }
+  return withdrawal;
 }
 
 }  // namespace gtopk::engine

@@ -25,7 +25,7 @@ enum class NoticeKind : std::uint8_t {
   kAsk =
       6,  ///< your message does not fit: what did you call? Answered only while the operation runs
   kCall = 7,      ///< the answer: the sender's call, as text
-  kWithdraw = 8,  ///< the sender has withdrawn a point-to-point message; `sequence`: Withdrawal
+  kWithdraw = 8,  ///< the sender has withdrawn a point-to-point message: see Withdrawal
   /// The answer to a kAbort or kGroupFailure. `sequence`: of the collective, or all ones for the
   /// group.
   kHeard = 9,
@@ -52,20 +52,15 @@ struct Notice {
   std::uint32_t answer_group = 0;  ///< the sender's number of the group
 };
 
-/// Which message was withdrawn, in the 64 bits of Notice::sequence.
+/// Which message was withdrawn: what a kWithdraw says.
 struct Withdrawal {
   std::uint32_t source;  ///< rank of the sender in the group, of at most 31 bits
   std::uint32_t serial;
   bool held;  ///< the sender has its payload: answered by kUnmatched unless it has been cleared
+  std::uint64_t apart = 0;  ///< bytes that travel apart from its header
 
-  [[nodiscard]] std::uint64_t packed() const {
-    return (static_cast<std::uint64_t>(held) << 63U) | (static_cast<std::uint64_t>(source) << 32U) |
-           serial;
-  }
-  [[nodiscard]] static Withdrawal unpacked(std::uint64_t bits) {
-    return {static_cast<std::uint32_t>(bits >> 32U) & 0x7fffffffU, static_cast<std::uint32_t>(bits),
-            bits >> 63U != 0};
-  }
+  [[nodiscard]] Notice notice() const;
+  [[nodiscard]] static Withdrawal of(const Notice& notice);
 };
 
 void encode(const Notice& notice, Notice::Wire& wire);

@@ -76,7 +76,7 @@ std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from
   }
   const TransferHeader header = read_header(message.first(received), group, from);
   const bool withdrawn = group.take_withdrawn(from, header.serial);
-  // The sender has taken back what a payload counts that it has withdrawn.
+  // A payload that was apart, and withdrawn, has been returned, or never came.
   const bool counts = !withdrawn || travels_with_header(header);
   if (header.held != 0 && !withdrawn) {
     group.clear_payload(from, header.serial);

@@ -14,7 +14,6 @@
 namespace gtopk {
 namespace {
 
-using support::InprocRanks;
 using support::SharedEnding;
 using support::uneven_network;
 using ::testing::HasSubstr;
@@ -195,122 +194,6 @@ TEST(HeldMessages, AHeldMessageThatDoesNotFitIsAnErrorAndLetsItsSenderGo) {
       }
     }
   }
-}
-
-// --- What has been charged is returned, whatever becomes of the message.
-
-/// Room in the window for a message of 3000 bytes, but not for a second one.
-constexpr std::uint64_t kOneFits = 6000;
-/// Of so many bytes, what a rank may hold back before it tells the sender.
-constexpr std::uint64_t kUntold = kOneFits / 2;
-
-SharedEnding send_with_tag(InprocRanks& ranks, const reference::Bytes& data, std::int32_t tag,
-                           transport::Duration timeout = InprocRanks::kTimeout) {
-  engine::OperationSpec spec(gtopk::send(data, 1, tag));
-  spec.timeout = timeout;
-  return ranks.submit(0, std::move(spec));
-}
-
-SharedEnding receive_with_tag(InprocRanks& ranks, reference::Bytes& room, std::int32_t tag,
-                              transport::Duration timeout = InprocRanks::kTimeout) {
-  engine::OperationSpec spec(gtopk::recv(room, 0, tag));
-  spec.timeout = timeout;
-  return ranks.submit(1, std::move(spec));
-}
-
-TEST(Credit, OfAHeldMessageWhoseReceiveGivesUpIsReturned) {
-  FlowRanks ranks(2, 3, kOneFits);
-  ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
-    transport::inproc::Fault fault;
-    fault.drop = transport::kind_of(sent.tag) == TagKind::kPayload;
-    return fault;
-  });
-  const reference::Bytes data(3000);
-  reference::Bytes room(3000);
-  const SharedEnding ahead = send_with_tag(ranks, data, 1);
-  const SharedEnding held = send_with_tag(ranks, data, 2);
-  ranks.run_for(std::chrono::milliseconds(5));
-  ASSERT_EQ(ranks.held(0), 1U);
-  const SharedEnding lost = receive_with_tag(ranks, room, 2, std::chrono::seconds(1));
-  ranks.run_until([&] { return lost->ended; });
-  EXPECT_EQ(lost->error->kind(), ErrorKind::kTimeout) << lost->text();
-  const SharedEnding received = receive_with_tag(ranks, room, 1);
-  ranks.run_all();
-  EXPECT_TRUE(received->good() && ahead->good() && held->good()) << received->text();
-  ranks.settle();
-  EXPECT_LT(ranks.ahead(0, 1), kUntold);
-}
-
-TEST(Credit, OfAHeldMessageThatIsSentAndThenGivenUpIsReturned) {
-  auto options = uneven_network(0);
-  options.eager_below = 1024;  // a payload waits until it is received
-  FlowRanks ranks(2, options, kOneFits);
-  const reference::Bytes data(3000);
-  reference::Bytes room(3000);
-  const SharedEnding ahead = send_with_tag(ranks, data, 1);
-  const SharedEnding given_up = send_with_tag(ranks, data, 2, std::chrono::seconds(1));
-  ranks.run_for(std::chrono::milliseconds(5));
-  ASSERT_EQ(ranks.held(0), 1U);
-  const SharedEnding first = receive_with_tag(ranks, room, 1);
-  ranks.run_until([&] { return given_up->ended; });
-  EXPECT_EQ(ranks.held(0), 0U);
-  EXPECT_EQ(given_up->error->kind(), ErrorKind::kTimeout) << given_up->text();
-  ranks.run_for(std::chrono::milliseconds(5));  // the receiver hears of it
-  const SharedEnding next = send_with_tag(ranks, data, 2);
-  const SharedEnding second = receive_with_tag(ranks, room, 2);
-  ranks.run_all();
-  for (const SharedEnding& ending : {ahead, first, next, second}) {
-    EXPECT_TRUE(ending->good()) << ending->text();
-  }
-  ranks.settle();
-  EXPECT_LT(ranks.ahead(0, 1), kUntold);
-  EXPECT_TRUE(ranks.close().empty());
-}
-
-// Its header still lies there, and counts.
-TEST(Credit, OfALongMessageThatIsGivenUpIsReturnedWithoutAReceive) {
-  auto options = uneven_network(0);
-  options.eager_below = 1024;
-  FlowRanks ranks(2, options);
-  const reference::Bytes long_data(10 * kWindow);
-  const reference::Bytes data(100);
-  const SharedEnding given_up = send_with_tag(ranks, long_data, 1, std::chrono::milliseconds(500));
-  ranks.run_until([&] { return given_up->ended; });
-  EXPECT_EQ(given_up->error->kind(), ErrorKind::kTimeout) << given_up->text();
-  EXPECT_EQ(ranks.ahead(0, 1), engine::FlowControl::kPerMessage);
-  const SharedEnding next = send_with_tag(ranks, data, 2);
-  ranks.run_for(std::chrono::milliseconds(5));
-  EXPECT_TRUE(next->ended) << "it does not run ahead of its receive";
-  EXPECT_TRUE(next->good()) << next->text();
-
-  reference::Bytes long_room(long_data.size());
-  reference::Bytes room(data.size());
-  const SharedEnding again = send_with_tag(ranks, long_data, 1);
-  const SharedEnding first = receive_with_tag(ranks, long_room, 1);
-  const SharedEnding second = receive_with_tag(ranks, room, 2);
-  ranks.run_all();
-  EXPECT_TRUE(again->good() && first->good() && second->good()) << first->text();
-  ranks.settle();
-  EXPECT_LT(ranks.ahead(0, 1), kWindow / 2);
-  EXPECT_TRUE(ranks.close().empty());
-}
-
-TEST(Credit, OfAHeldMessageThatDoesNotFitIsNotReturnedBeforeItCounts) {
-  constexpr std::uint64_t kShortOrOther = 4500;
-  FlowRanks ranks(2, 3, kShortOrOther);
-  const reference::Bytes few(10);
-  const reference::Bytes data(3000);
-  reference::Bytes room(10);
-  const SharedEnding ahead = send_with_tag(ranks, few, 1);
-  const SharedEnding held = send_with_tag(ranks, data, 2);
-  ranks.run_for(std::chrono::milliseconds(5));
-  ASSERT_EQ(ranks.held(0), 1U);
-  const SharedEnding too_long = receive_with_tag(ranks, room, 2);
-  ranks.run_until([&] { return too_long->ended; });
-  EXPECT_EQ(too_long->error->kind(), ErrorKind::kMismatch) << too_long->text();
-  ranks.settle();
-  EXPECT_TRUE(ahead->good() && held->good());
-  EXPECT_EQ(ranks.ahead(0, 1), engine::FlowControl::kPerMessage + few.size());
 }
 
 }  // namespace

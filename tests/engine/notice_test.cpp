@@ -34,13 +34,19 @@ TEST(Notice, ComesBackAsItWasSent) {
   }
 }
 
-TEST(Notice, HoldsAWithdrawalInItsSequence) {
+TEST(Notice, HoldsAWithdrawal) {
   for (const bool held : {false, true}) {
-    const Withdrawal sent{(1U << 18U) - 1, 0xfffffffeU, held};
-    const Withdrawal received = Withdrawal::unpacked(sent.packed());
+    const Withdrawal sent{(1U << 18U) - 1, 0xfffffffeU, held, 0xfedcba9876543210U};
+    Notice::Wire wire{};
+    encode(sent.notice(), wire);
+    const auto notice = decode(wire);
+    ASSERT_TRUE(notice.has_value());
+    EXPECT_EQ(notice->kind, NoticeKind::kWithdraw);
+    const Withdrawal received = Withdrawal::of(*notice);
     EXPECT_EQ(received.source, sent.source);
     EXPECT_EQ(received.serial, sent.serial);
     EXPECT_EQ(received.held, held);
+    EXPECT_EQ(received.apart, sent.apart);
   }
 }
 

@@ -1,0 +1,239 @@
+// Engine: what a point-to-point message counts in its sender's window is returned exactly once,
+// whatever becomes of it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tests/engine/flow_ranks.hpp"
+
+namespace gtopk {
+namespace {
+
+using support::InprocRanks;
+using support::SharedEnding;
+using support::uneven_network;
+using transport::TagKind;
+
+/// Room in the window for a message of 3000 bytes, but not for a second one.
+constexpr std::uint64_t kOneFits = 6000;
+/// Of so many bytes, what a rank may hold back before it tells the sender.
+constexpr std::uint64_t kUntold = kOneFits / 2;
+
+SharedEnding send_with_tag(InprocRanks& ranks, const reference::Bytes& data, std::int32_t tag,
+                           transport::Duration timeout = InprocRanks::kTimeout) {
+  engine::OperationSpec spec(gtopk::send(data, 1, tag));
+  spec.timeout = timeout;
+  return ranks.submit(0, std::move(spec));
+}
+
+SharedEnding receive_with_tag(InprocRanks& ranks, reference::Bytes& room, std::int32_t tag,
+                              transport::Duration timeout = InprocRanks::kTimeout) {
+  engine::OperationSpec spec(gtopk::recv(room, 0, tag));
+  spec.timeout = timeout;
+  return ranks.submit(1, std::move(spec));
+}
+
+TEST(Credit, OfAHeldMessageWhoseReceiveGivesUpIsReturned) {
+  FlowRanks ranks(2, 3, kOneFits);
+  ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
+    transport::inproc::Fault fault;
+    fault.drop = transport::kind_of(sent.tag) == TagKind::kPayload;
+    return fault;
+  });
+  const reference::Bytes data(3000);
+  reference::Bytes room(3000);
+  const SharedEnding ahead = send_with_tag(ranks, data, 1);
+  const SharedEnding held = send_with_tag(ranks, data, 2);
+  ranks.run_for(std::chrono::milliseconds(5));
+  ASSERT_EQ(ranks.held(0), 1U);
+  const SharedEnding lost = receive_with_tag(ranks, room, 2, std::chrono::seconds(1));
+  ranks.run_until([&] { return lost->ended; });
+  EXPECT_EQ(lost->error->kind(), ErrorKind::kTimeout) << lost->text();
+  const SharedEnding received = receive_with_tag(ranks, room, 1);
+  ranks.run_all();
+  EXPECT_TRUE(received->good() && ahead->good() && held->good()) << received->text();
+  ranks.settle();
+  EXPECT_LT(ranks.ahead(0, 1), kUntold);
+}
+
+TEST(Credit, OfAHeldMessageThatIsSentAndThenGivenUpIsReturned) {
+  auto options = uneven_network(0);
+  options.eager_below = 1024;  // a payload waits until it is received
+  FlowRanks ranks(2, options, kOneFits);
+  const reference::Bytes data(3000);
+  reference::Bytes room(3000);
+  const SharedEnding ahead = send_with_tag(ranks, data, 1);
+  const SharedEnding given_up = send_with_tag(ranks, data, 2, std::chrono::seconds(1));
+  ranks.run_for(std::chrono::milliseconds(5));
+  ASSERT_EQ(ranks.held(0), 1U);
+  const SharedEnding first = receive_with_tag(ranks, room, 1);
+  ranks.run_until([&] { return given_up->ended; });
+  EXPECT_EQ(ranks.held(0), 0U);
+  EXPECT_EQ(given_up->error->kind(), ErrorKind::kTimeout) << given_up->text();
+  ranks.run_for(std::chrono::milliseconds(5));  // the receiver hears of it
+  const SharedEnding next = send_with_tag(ranks, data, 2);
+  const SharedEnding second = receive_with_tag(ranks, room, 2);
+  ranks.run_all();
+  for (const SharedEnding& ending : {ahead, first, next, second}) {
+    EXPECT_TRUE(ending->good()) << ending->text();
+  }
+  ranks.settle();
+  EXPECT_LT(ranks.ahead(0, 1), kUntold);
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+// Its header still lies there, and counts.
+TEST(Credit, OfALongMessageThatIsGivenUpIsReturnedWithoutAReceive) {
+  auto options = uneven_network(0);
+  options.eager_below = 1024;
+  FlowRanks ranks(2, options);
+  const reference::Bytes long_data(10 * kWindow);
+  const reference::Bytes data(100);
+  const SharedEnding given_up = send_with_tag(ranks, long_data, 1, std::chrono::milliseconds(500));
+  ranks.run_until([&] { return given_up->ended; });
+  EXPECT_EQ(given_up->error->kind(), ErrorKind::kTimeout) << given_up->text();
+  ranks.run_for(std::chrono::milliseconds(5));  // the receiver hears of it, and answers
+  EXPECT_EQ(ranks.ahead(0, 1), engine::FlowControl::kPerMessage);
+  const SharedEnding next = send_with_tag(ranks, data, 2);
+  ranks.run_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(next->ended) << "it does not run ahead of its receive";
+  EXPECT_TRUE(next->good()) << next->text();
+
+  reference::Bytes long_room(long_data.size());
+  reference::Bytes room(data.size());
+  const SharedEnding again = send_with_tag(ranks, long_data, 1);
+  const SharedEnding first = receive_with_tag(ranks, long_room, 1);
+  const SharedEnding second = receive_with_tag(ranks, room, 2);
+  ranks.run_all();
+  EXPECT_TRUE(again->good() && first->good() && second->good()) << first->text();
+  ranks.settle();
+  EXPECT_LT(ranks.ahead(0, 1), kWindow / 2);
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+TEST(Credit, OfAHeldMessageThatDoesNotFitIsNotReturnedBeforeItCounts) {
+  constexpr std::uint64_t kShortOrOther = 4500;
+  FlowRanks ranks(2, 3, kShortOrOther);
+  const reference::Bytes few(10);
+  const reference::Bytes data(3000);
+  reference::Bytes room(10);
+  const SharedEnding ahead = send_with_tag(ranks, few, 1);
+  const SharedEnding held = send_with_tag(ranks, data, 2);
+  ranks.run_for(std::chrono::milliseconds(5));
+  ASSERT_EQ(ranks.held(0), 1U);
+  const SharedEnding too_long = receive_with_tag(ranks, room, 2);
+  ranks.run_until([&] { return too_long->ended; });
+  EXPECT_EQ(too_long->error->kind(), ErrorKind::kMismatch) << too_long->text();
+  ranks.settle();
+  EXPECT_TRUE(ahead->good() && held->good());
+  EXPECT_EQ(ranks.ahead(0, 1), engine::FlowControl::kPerMessage + few.size());
+}
+
+// --- The accounts of both sides agree. What receives have matched is neither returned again nor
+// --- left out when the sender has given it up meanwhile.
+
+/// What the sender still counts of messages whose credit is not on its way.
+std::uint64_t unreturned(FlowRanks& ranks, std::uint32_t from, std::uint32_t to) {
+  return ranks.ahead(from, to) - ranks.group(to)->credits[from].matched;
+}
+
+/// Delays every payload to rank 1, and so what is sent after it over the same connection.
+void delay_payloads(FlowRanks& ranks, transport::Duration delay) {
+  ranks.fabric().set_faults([delay](const transport::inproc::Sent& sent) {
+    transport::inproc::Fault fault;
+    if (transport::kind_of(sent.tag) == TagKind::kPayload) {
+      fault.delay = delay;
+    }
+    return fault;
+  });
+}
+
+TEST(Credit, OfMatchedMessagesThatAreWithdrawnIsReturnedOnce) {
+  constexpr std::size_t kBytes = 9000;
+  constexpr std::size_t kShort = 900;  // leaves at once, with its header
+  constexpr std::size_t kMessages = 3;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    auto options = uneven_network(seed);
+    options.eager_below = 1024;  // headers leave at once, payloads when they are received
+    FlowRanks ranks(2, options);
+    // What a credit too many would be taken off.
+    Messages others(3, kShort);
+    others.send_all(ranks, 0, 1, 1);
+    const std::uint64_t counted = others.sent.size() * (engine::FlowControl::kPerMessage + kShort);
+    delay_payloads(ranks, std::chrono::milliseconds(2500));
+    const reference::Bytes data(kBytes, std::byte{7});
+    for (std::size_t message = 0; message < kMessages; ++message) {
+      reference::Bytes room(kBytes);
+      const SharedEnding in = receive_with_tag(ranks, room, 2);
+      const SharedEnding out = send_with_tag(ranks, data, 2, std::chrono::milliseconds(300));
+      ranks.run_all();
+      ASSERT_TRUE(out->error.has_value());
+      EXPECT_EQ(out->error->kind(), ErrorKind::kTimeout) << out->text();
+      EXPECT_TRUE(in->good()) << in->text();
+      EXPECT_TRUE(room == data);
+      ranks.settle();
+      ASSERT_EQ(unreturned(ranks, 0, 1), counted) << "after message " << message;
+    }
+    EXPECT_TRUE(ranks.group(1)->withdrawn.empty());
+    // So no more than a window runs ahead, those included.
+    ranks.fabric().set_faults({});
+    const std::uint64_t known = ranks.ahead(0, 1);
+    const std::size_t fit = (kWindow - known) / (engine::FlowControl::kPerMessage + kShort);
+    Messages more(fit + 5, kShort);
+    more.send_all(ranks, 0, 1, 3);
+    ranks.run_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(ranks.held(0), 5U);
+    others.receive_all(ranks, 0, 1, 1);
+    more.receive_all(ranks, 0, 1, 3);
+    ranks.run_all();
+    others.expect_arrived();
+    more.expect_arrived();
+    ranks.settle();
+    EXPECT_EQ(unreturned(ranks, 0, 1), 0U);
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST(Credit, AgreesOnBothSidesWheneverAMessageIsGivenUp) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    const std::uint32_t to = seed % 5 == 0 ? 0 : 1;  // itself, too
+    const std::uint64_t window = std::array{std::uint64_t{1}, kOneFits, kWindow}.at(seed % 3);
+    const std::size_t bytes = seed % 2 == 0 ? 3000 : 9000;
+    SCOPED_TRACE(fmt::format("seed {}: {} bytes to {}, window {}", seed, bytes, to, window));
+    auto options = support::network(seed, std::chrono::milliseconds(3));
+    options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
+    FlowRanks ranks(2, options, window);
+    std::vector<SharedEnding> endings;
+    const reference::Bytes data(bytes, std::byte{1});
+    for (int message = 0; message < 4; ++message) {
+      engine::OperationSpec spec(gtopk::send(data, to, kTag));
+      spec.timeout = std::chrono::milliseconds(5 + ranks.fabric().pick(10));
+      endings.push_back(ranks.submit(0, std::move(spec)));
+    }
+    ranks.run_for(std::chrono::milliseconds(1 + ranks.fabric().pick(20)));
+    std::vector<reference::Bytes> rooms(4, reference::Bytes(bytes));
+    for (reference::Bytes& room : rooms) {
+      engine::OperationSpec spec(gtopk::recv(room, 0, kTag));
+      spec.timeout = std::chrono::seconds(2);
+      endings.push_back(ranks.submit(to, std::move(spec)));
+    }
+    ranks.run_all();
+    for (const SharedEnding& ending : endings) {
+      ending->ignore("it is given up, received, or both");
+    }
+    ranks.settle();
+    EXPECT_EQ(unreturned(ranks, 0, to), 0U);
+    EXPECT_EQ(ranks.held(0), 0U);
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+}  // namespace
+}  // namespace gtopk
