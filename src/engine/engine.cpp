@@ -277,6 +277,7 @@ Engine::Step Engine::step() {
     worked |= scheduler_.resume_ready();  // what has just come is not late
     check_timers();
   }
+  worked |= flow_control_.settle();
   worked |= failures_.fail_deserted();
   failures_.ask_questions();
   worked |= scheduler_.resume_ready();

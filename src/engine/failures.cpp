@@ -85,7 +85,9 @@ void Failures::operation_ended(Operation& operation, const Scheduler::Outcome& o
     last_error_ = outcome.error->what();
   }
   if (operation.spec().point_to_point()) {
-    if (operation.transfer && (!operation.quiet() || operation.sent_in_doubt())) {
+    if (operation.transfer && operation.quiet() && !operation.transfer->left) {
+      flow_control_.never_left(operation);  // its header could not even be tried
+    } else if (operation.transfer && (!operation.quiet() || operation.sent_in_doubt())) {
       withdraw(group, *operation.transfer);
     }
     if (operation.announced) {

@@ -31,14 +31,15 @@ bool is_withdrawn(const MessageSlot& slot) {
 
 }  // namespace
 
-bool FlowControl::charge(Group& group, std::uint32_t to, std::uint64_t bytes) const {
+std::uint64_t FlowControl::charge(Group& group, std::uint32_t to, std::uint64_t bytes) const {
   std::uint64_t& ahead = group.credits[to].ahead;
   const std::uint64_t cost = cost_of(bytes);
   const bool fits = ahead == 0 ? window_ != 0 : cost <= window_ && ahead <= window_ - cost;
-  if (fits) {
-    ahead += cost;
+  if (!fits) {
+    return 0;
   }
-  return fits;
+  ahead += cost;
+  return cost;
 }
 
 void FlowControl::returned(Group& group, std::uint32_t by, std::uint64_t bytes) {
@@ -54,9 +55,11 @@ void FlowControl::returned(Group& group, std::uint32_t by, std::uint64_t bytes) 
     if (is_withdrawn(*held->second.slot)) {
       continue;  // the receiver decides what becomes of it
     }
-    if (!charge(group, by, held->second.payload.size())) {
+    const std::uint64_t cost = charge(group, by, held->second.payload.size());
+    if (cost == 0) {
       return;
     }
+    held->second.slot->operation->transfer->ahead = cost;
     post(held);
   }
 }
@@ -156,8 +159,40 @@ void FlowControl::drop(Group& group, std::uint32_t to, std::uint32_t serial) {
     const Held held = entry->second;
     held_.erase(entry);
     group.credits[to].ahead += kPerMessage;
+    held.slot->operation->transfer->ahead = kPerMessage;
     end(held, Status::kCancelled);
   }
+}
+
+void FlowControl::ended(Operation& operation, const transport::Request& request) {
+  const bool is_header = operation.transfer && !request.is_receive &&
+                         transport::kind_of(request.tag) == transport::TagKind::kPointToPoint;
+  if (is_header && request.status() == Status::kOk) {
+    operation.transfer->left = true;
+  } else if (is_header) {
+    never_left(operation);
+  }
+}
+
+void FlowControl::never_left(Operation& operation) {
+  const Transfer lost = *std::exchange(operation.transfer, std::nullopt);
+  const auto entry = held_.find({&operation.group(), lost.to, lost.serial});
+  if (entry != held_.end()) {
+    const Held held = entry->second;
+    held_.erase(entry);
+    end(held, Status::kCancelled);
+  }
+  if (lost.ahead != 0) {
+    lost_.push_back({operation.shared_group(), lost.to, lost.ahead});
+  }
+}
+
+bool FlowControl::settle() {
+  const auto lost = std::exchange(lost_, {});
+  for (const Lost& each : lost) {
+    returned(*each.group, each.to, each.ahead);
+  }
+  return !lost.empty();
 }
 
 template <class Matches>

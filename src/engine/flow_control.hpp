@@ -14,12 +14,14 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "gtopk/memory.hpp"
 #include "src/engine/group.hpp"
 #include "src/engine/membership.hpp"
 #include "src/engine/message_slots.hpp"
 #include "src/engine/notice.hpp"
+#include "src/transport/base/request.hpp"
 #include "src/transport/base/status.hpp"
 #include "src/transport/base/tag.hpp"
 
@@ -38,14 +40,22 @@ class FlowControl {
   [[nodiscard]] std::uint64_t window() const { return window_; }
 
   // As a sender.
-  /// Whether a message of that many bytes may be sent ahead; if so, it counts from now on. One may
+  /// What a message of that many bytes counts from now on; 0 if it may not be sent ahead. One may
   /// be, however long it is, where nothing else is ahead of its receive.
-  [[nodiscard]] bool charge(Group& group, std::uint32_t to, std::uint64_t bytes) const;
+  [[nodiscard]] std::uint64_t charge(Group& group, std::uint32_t to, std::uint64_t bytes) const;
   /// Posts that message of the slot's operation later. The slot is pending from now on.
   void hold(MessageSlot& slot, std::uint32_t serial, transport::Tag tag, ConstBytes payload);
   [[nodiscard]] bool holds(const Group& group, std::uint32_t to, std::uint32_t serial) const {
     return held_.contains({&group, to, serial});
   }
+  /// A request of the operation has ended: if that was its message's header, and it was not sent,
+  /// the message has never left.
+  void ended(Operation& operation, const transport::Request& request);
+  /// The receiver will never hear of the operation's message, which ends here if it is held. What
+  /// it counts is returned in settle(), as requests may end inside of the transport.
+  void never_left(Operation& operation);
+  /// Returns whether there was anything to return.
+  bool settle();
   /// Ends a held message that was withdrawn: its header counts until a receive skips it.
   void drop(Group& group, std::uint32_t to, std::uint32_t serial);
   /// So many bytes count no longer: receives have matched them, or the receiver discards them.
@@ -86,6 +96,12 @@ class FlowControl {
     transport::Tag tag;
     ConstBytes payload;
   };
+  /// What a message counted that never left.
+  struct Lost {
+    std::shared_ptr<Group> group;
+    std::uint32_t to = 0;
+    std::uint64_t ahead = 0;
+  };
   /// Messages of one sender that are cleared in the same step.
   struct Clearances {
     std::shared_ptr<Group> group;
@@ -109,6 +125,7 @@ class FlowControl {
   std::uint64_t window_ = kDefaultWindow;
   AllHeld held_;  ///< those of one receiver in the order of their calls
   Clearances clearances_;
+  std::vector<Lost> lost_;
 };
 
 /// GTOPK_SEND_WINDOW, or the default. Throws Error{kInvalidArgument} if it is no number of bytes.

@@ -259,9 +259,14 @@ Message GroupView::recv(std::uint32_t from, std::uint32_t step, Bytes room, std:
   return Message(operation_.recv(from, tag, room));
 }
 
-std::uint32_t GroupView::begin_transfer(std::uint32_t to, std::uint64_t apart) {
+std::uint64_t GroupView::charge(std::uint32_t to, std::uint64_t bytes) {
+  return operation_.engine().flow_control().charge(operation_.group(), to, bytes);
+}
+
+std::uint32_t GroupView::begin_transfer(std::uint32_t to, std::uint64_t ahead,
+                                        std::uint64_t apart) {
   const std::uint32_t serial = operation_.engine().take_serial();
-  operation_.transfer = {to, serial, apart};
+  operation_.transfer = {to, serial, ahead, apart};
   return serial;
 }
 
@@ -276,10 +281,6 @@ Message GroupView::recv_header(std::uint32_t from, std::int32_t tag, Bytes room)
       from, transport::point_to_point_tag(operation_.group().id(), from, tag), room);
   slot.any_length = true;
   return Message(slot);
-}
-
-bool GroupView::may_send_ahead(std::uint32_t to, std::uint64_t bytes) {
-  return operation_.engine().flow_control().charge(operation_.group(), to, bytes);
 }
 
 std::uint64_t GroupView::send_window() const { return operation_.engine().flow_control().window(); }

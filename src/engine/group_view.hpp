@@ -230,11 +230,16 @@ class GroupView {
                              std::uint32_t chunk = 0);
 
   // The parts of a point-to-point message; engine/point_to_point.hpp combines them.
-  /// The serial number of a message to that rank, with so many bytes that travel apart from its
-  /// header. If the operation fails before the message is taken, the receiver is told to skip it.
-  [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to, std::uint64_t apart);
-  /// See FlowControl.
-  [[nodiscard]] bool may_send_ahead(std::uint32_t to, std::uint64_t bytes);
+  /// What a message of that many bytes to that rank counts from now on, see FlowControl; 0 if it
+  /// may not be sent ahead of its receive.
+  [[nodiscard]] std::uint64_t charge(std::uint32_t to, std::uint64_t bytes);
+  /// The serial number of a message to that rank, which counts that much, with so many bytes that
+  /// travel apart from its header. If the operation fails before the message is taken, the receiver
+  /// is told to skip it.
+  [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to, std::uint64_t ahead,
+                                             std::uint64_t apart);
+  /// Its header could not be sent.
+  [[nodiscard]] bool transfer_lost() const { return !operation_.transfer.has_value(); }
   [[nodiscard]] std::uint64_t send_window() const;
   [[nodiscard]] Message send_header(std::uint32_t to, std::int32_t tag, ConstBytes data);
   /// Awaiting returns the length of what was sent, which may be more than there is room for.

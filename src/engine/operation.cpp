@@ -270,6 +270,7 @@ MessageSlot& Operation::hold(std::uint32_t to, std::uint32_t serial, transport::
   }
   MessageSlot& slot = take_slot(false, to);
   slot.request.peer = group_->peer(to);
+  slot.request.tag = tag;
   slot.request.connection = 0;
   engine_.flow_control().hold(slot, serial, tag, data);
   return slot;
@@ -306,6 +307,7 @@ void Operation::completed(transport::Request& request) {
   MessageSlot& slot = *static_cast<MessageSlot*>(request.context());
   Operation& operation = *slot.operation;
   --operation.pending_;
+  operation.engine_.flow_control().ended(operation, request);
   const bool truncated = request.status() == transport::Status::kTruncated;
   if (request.is_receive && (request.status() == transport::Status::kOk || truncated)) {
     Metrics& metrics = operation.group_->metrics;

@@ -69,7 +69,9 @@ struct OperationStorage {
 struct Transfer {
   std::uint32_t to;  ///< rank in the group
   std::uint32_t serial;
+  std::uint64_t ahead;  ///< what it counts in the window: see FlowControl
   std::uint64_t apart;  ///< bytes that travel apart from its header
+  bool left = false;    ///< its header has been sent
 };
 
 class Operation {
@@ -113,7 +115,7 @@ class Operation {
   MessageSlot& hold(std::uint32_t to, std::uint32_t serial, transport::Tag tag, ConstBytes data);
   void post_held(MessageSlot& slot, transport::Tag tag, ConstBytes data);
   void release(MessageSlot& slot);
-  std::optional<Transfer> transfer;
+  std::optional<Transfer> transfer;  ///< none once its header could not be sent
   /// The payload announced by the header that the operation received.
   std::optional<transport::Tag> announced;
   bool takes = false;  ///< it is a receive and has found its message

@@ -115,9 +115,10 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes
   TransferHeader header;
   header.bytes = data.size();
   header.window = group.send_window();
-  header.held = group.may_send_ahead(to, data.size()) ? 0 : 1;
+  const std::uint64_t ahead = group.charge(to, data.size());
+  header.held = ahead != 0 ? 0 : 1;
   const bool one_message = travels_with_header(header);
-  header.serial = group.begin_transfer(to, one_message ? 0 : data.size());
+  header.serial = group.begin_transfer(to, ahead, one_message ? 0 : data.size());
   const std::span<std::byte> message =
       group.buffer(sizeof header + (one_message ? data.size() : 0));
   std::memcpy(message.data(), &header, sizeof header);
@@ -131,7 +132,7 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes
   }
   std::optional<Message> head(group.send_header(to, tag, message));
   Message& first = *head;
-  if (first.await_ready()) {
+  if (first.await_ready() || group.transfer_lost()) {  // then it throws
     co_await first;
     head.reset();  // its slot is the payload's
   }

@@ -235,5 +235,124 @@ TEST(Credit, AgreesOnBothSidesWheneverAMessageIsGivenUp) {
   }
 }
 
+// --- What never left counts no longer.
+
+enum class Fate : std::uint8_t {
+  kRefused,           ///< at once: no descriptors are left, say
+  kFails,             ///< later: its address could not be looked up, say
+  kGivenUp,           ///< before it fails
+  kGivenUpUnheard,    ///< and the receiver is not reached at all
+  kReceiverLeft,      ///< before the call
+  kGroupAborted,      ///< before it fails
+  kConnectionClosed,  ///< as the receiver had stopped
+};
+
+struct Loss {
+  std::string name;
+  Fate fate;
+};
+
+const std::vector<Loss>& losses() {
+  static const std::vector<Loss> all = {
+      {"refused", Fate::kRefused},
+      {"failed", Fate::kFails},
+      {"given_up", Fate::kGivenUp},
+      {"given_up_unheard", Fate::kGivenUpUnheard},
+      {"receiver_left", Fate::kReceiverLeft},
+      {"group_aborted", Fate::kGroupAborted},
+      {"connection_closed", Fate::kConnectionClosed},
+  };
+  return all;
+}
+
+/// Later than a message is given up, and sooner than its connection is.
+constexpr auto kLate = std::chrono::seconds(4);
+
+/// Refuses what rank 0 sends, and its notices, too, if it is unheard.
+void refuse_all(FlowRanks& ranks, Fate fate) {
+  ranks.fabric().set_faults([fate](const transport::inproc::Sent& sent) {
+    transport::inproc::Fault fault;
+    const bool notice = transport::kind_of(sent.tag) == TagKind::kControl;
+    fault.refuse = sent.source == 0 && (!notice || fate == Fate::kGivenUpUnheard);
+    if (fault.refuse && fate != Fate::kRefused) {
+      fault.delay = kLate;
+    }
+    return fault;
+  });
+}
+
+/// Before the sends are called; returns their timeout.
+transport::Duration prepare(FlowRanks& ranks, Fate fate) {
+  switch (fate) {
+    case Fate::kRefused:
+    case Fate::kFails:
+    case Fate::kGroupAborted:
+      refuse_all(ranks, fate);
+      break;
+    case Fate::kGivenUp:
+    case Fate::kGivenUpUnheard:
+      refuse_all(ranks, fate);
+      return std::chrono::milliseconds(100);
+    case Fate::kReceiverLeft:
+      ranks.leave(1);
+      break;
+    case Fate::kConnectionClosed:
+      ranks.freeze(1);
+      return std::chrono::milliseconds(100);
+  }
+  return InprocRanks::kTimeout;
+}
+
+class NeverLeft : public testing::TestWithParam<Loss> {
+ protected:
+  /// Of so many bytes: as many as a window holds, and as many again, which are held.
+  static void lose(std::size_t bytes) {
+    const Fate fate = GetParam().fate;
+    auto options = uneven_network(3);
+    options.eager_below = fate == Fate::kConnectionClosed ? 0 : options.eager_below;
+    FlowRanks ranks(2, options);
+    ASSERT_EQ(support::group_works(ranks), "");
+    const std::size_t fit = kWindow / (engine::FlowControl::kPerMessage + bytes);
+    const transport::Duration timeout = prepare(ranks, fate);
+    const reference::Bytes data(bytes);
+    std::vector<SharedEnding> lost;
+    for (std::size_t message = 0; message < 2 * fit; ++message) {
+      lost.push_back(send_with_tag(ranks, data, 1, timeout));
+    }
+    ranks.run_for(std::chrono::milliseconds(5));
+    if (fate == Fate::kGroupAborted) {
+      ranks.engine(0).abort_group(*ranks.group(0), Error(ErrorKind::kAborted, "enough"));
+    }
+    ranks.run_all();
+    for (const SharedEnding& ending : lost) {
+      EXPECT_FALSE(ending->good());
+    }
+    ranks.settle();
+    EXPECT_EQ(ranks.ahead(0, 1), 0U);
+    EXPECT_EQ(ranks.held(0), 0U);
+    if (fate == Fate::kReceiverLeft || fate == Fate::kGroupAborted ||
+        fate == Fate::kConnectionClosed) {
+      return;
+    }
+    // The whole window is there.
+    ranks.fabric().set_faults({});
+    Messages next(fit, bytes);
+    next.send_all(ranks, 0, 1);
+    ranks.run_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(ranks.held(0), 0U);
+    EXPECT_EQ(next.sends_ended(), fit);
+    next.receive_all(ranks, 0, 1);
+    ranks.run_all();
+    next.expect_arrived();
+    EXPECT_TRUE(ranks.close().empty());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Credit, NeverLeft, testing::ValuesIn(losses()),
+                         [](const auto& loss) { return loss.param.name; });
+
+TEST_P(NeverLeft, AShortMessageCountsNoLonger) { lose(100); }
+
+TEST_P(NeverLeft, AMessageWithAPayloadApartCountsNoLonger) { lose(9000); }
+
 }  // namespace
 }  // namespace gtopk

@@ -25,7 +25,7 @@ struct Sent {
 /// What happens to one message beside the fabric's own reordering. By default nothing.
 struct Fault {
   bool drop = false;                    ///< never arrives; a rendezvous send stays pending
-  bool refuse = false;                  ///< cannot be sent: kPeerFailed, at once
+  bool refuse = false;                  ///< cannot be sent: kPeerFailed, at once or after `delay`
   Duration delay{};                     ///< more of it than the others have
   std::optional<std::size_t> length{};  ///< cut to, or padded with 0xA5 to, this many bytes
   std::optional<std::size_t> flip{};    ///< the byte at this offset is inverted, if there is one
@@ -39,6 +39,7 @@ struct Event {
     kAnnounce,  ///< the sender has a message and keeps its bytes until it is matched
     kClear,     ///< back to the sender: a receive is there
     kPayload,   ///< the bytes, copied when the clear arrived
+    kRefuse,    ///< back to the sender: it cannot be sent after all
     kEnd,       ///< the source's endpoint is closed or reset; nothing comes from it after this
   };
 

@@ -34,6 +34,16 @@ TEST_P(SpoiltMessage, ARefusedOneEndsAtOnceAtItsSender) {
   EXPECT_EQ(ranks_.send(0, 1, 5, "hello").status(), Status::kPeerFailed);
 }
 
+TEST_P(SpoiltMessage, OneRefusedLaterIsPendingUntilThen) {
+  EXPECT_TRUE(receive_with({.refuse = true, .delay = milliseconds(20)}).pending());
+  const Message& sent = ranks_.send(0, 1, 5, "hello");
+  ranks_.settle();
+  EXPECT_TRUE(sent.request.pending());
+  ranks_.fabric.advance(milliseconds(20));
+  ranks_.settle();
+  EXPECT_EQ(sent.status(), Status::kPeerFailed);
+}
+
 TEST_P(SpoiltMessage, AShortenedOneArrivesShort) {
   EXPECT_EQ(receive_with({.length = 2}).text(), "he");
 }

@@ -132,7 +132,14 @@ void Port::send(PeerId peer, Tag tag, ConstBytes data, Request& request) {
   seat().counters.bytes_over.at(event.connection) += bytes;
   event.fault = fabric_.fault_of({number, rank_, to.rank, tag, bytes});
   if (event.fault.refuse) {
-    request.complete(Status::kPeerFailed, 0);
+    if (event.fault.delay == Duration::zero()) {
+      request.complete(Status::kPeerFailed, 0);
+      return;
+    }
+    outgoing_[number] = {&request, from, bytes, event.fault};
+    std::swap(event.source, event.destination);
+    event.stage = Event::Stage::kRefuse;
+    fabric_.post(std::move(event));
     return;
   }
   if (bytes < fabric_.options().eager_below) {
@@ -249,6 +256,15 @@ void Port::act_on(Event event) {
       event.payload = wire_copy(outgoing.data, outgoing.bytes, outgoing.fault);
       fabric_.post(std::move(event));
       outgoing.request->complete(Status::kOk, outgoing.bytes);
+      return;
+    }
+    case Event::Stage::kRefuse: {
+      const auto sending = outgoing_.find(event.number);
+      if (sending != outgoing_.end()) {
+        Request* const request = sending->second.request;
+        outgoing_.erase(sending);
+        request->complete(Status::kPeerFailed, 0);
+      }
       return;
     }
     case Event::Stage::kPayload: {
