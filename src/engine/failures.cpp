@@ -196,7 +196,7 @@ void Failures::handle_early(PeerId from, const Notice& notice) {
       const Withdrawal withdrawal = Withdrawal::of(notice);
       const transport::Tag tag =
           transport::payload_tag(notice.group, withdrawal.source, withdrawal.serial);
-      if (gone && !withdrawal.held) {
+      if (gone && !joining && !withdrawal.held) {
         stale_.add_payload(notice.group, tag, now);
       } else if (withdrawal.held && !joining) {
         Notice answer = unmatched(withdrawal);

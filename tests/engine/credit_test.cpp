@@ -235,6 +235,42 @@ TEST(Credit, AgreesOnBothSidesWheneverAMessageIsGivenUp) {
   }
 }
 
+// The notice comes before the group, and is kept for it.
+TEST(Credit, OfAMessageGivenUpBeforeItsReceiverHasTheGroupIsReturned) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    auto options = uneven_network(seed);
+    options.eager_below = 1024;
+    FlowRanks ranks(2, options);
+    engine::GroupSpec spec;
+    spec.name = "side";
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      spec.cards.push_back(ranks.fabric().port(rank).address());
+      spec.ids.push_back(ranks.engine(rank).reserve_group_id());
+    }
+    const auto sender = ranks.engine(0).add_group(spec);
+    const reference::Bytes lost(9000, std::byte{1});
+    const reference::Bytes data(9000, std::byte{2});
+    reference::Bytes room(9000);
+    engine::OperationSpec brief(gtopk::send(lost, 1, kTag));
+    brief.timeout = std::chrono::milliseconds(500);
+    const SharedEnding given_up = ranks.submit(0, sender, std::move(brief));
+    ranks.run_all();
+    EXPECT_EQ(given_up->error->kind(), ErrorKind::kTimeout) << given_up->text();
+    ranks.run_for(std::chrono::milliseconds(5));
+    spec.rank = 1;
+    const auto receiver = ranks.engine(1).add_group(spec);
+    const SharedEnding out = ranks.submit(0, sender, gtopk::send(data, 1, kTag));
+    const SharedEnding in = ranks.submit(1, receiver, gtopk::recv(room, 0, kTag));
+    ranks.run_all();
+    EXPECT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
+    EXPECT_TRUE(room == data);
+    ranks.settle();
+    EXPECT_EQ(sender->credits[1].ahead, receiver->credits[0].matched);
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
 // --- What never left counts no longer.
 
 enum class Fate : std::uint8_t {
