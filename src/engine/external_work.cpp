@@ -1,7 +1,9 @@
 #include "src/engine/external_work.hpp"
 
+#include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "src/engine/engine.hpp"
 
@@ -32,6 +34,16 @@ void end(ExternalWorkState& external_work, Operation& operation, std::exception_
 }
 
 }  // namespace
+
+void Operation::external_work_begun(std::shared_ptr<ExternalWorkState> external_work) {
+  external_work_.push_back(std::move(external_work));
+  ++computing_;
+}
+
+void Operation::external_work_ended(const ExternalWorkState& external_work) {
+  std::erase_if(external_work_, [&](const auto& each) { return each.get() == &external_work; });
+  --computing_;
+}
 
 void leave_alone(ExternalWorkState& external_work) {
   const std::lock_guard lock(external_work.mutex);

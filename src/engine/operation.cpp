@@ -371,16 +371,6 @@ void Operation::compute(std::coroutine_handle<> waiter, std::function<void()> wo
                           }});
 }
 
-void Operation::external_work_begun(std::shared_ptr<ExternalWorkState> external_work) {
-  external_work_.push_back(std::move(external_work));
-  ++computing_;
-}
-
-void Operation::external_work_ended(const ExternalWorkState& external_work) {
-  std::erase_if(external_work_, [&](const auto& each) { return each.get() == &external_work; });
-  --computing_;
-}
-
 std::optional<Error> Operation::take_result() {
   std::optional<Error> thrown;
   try {
