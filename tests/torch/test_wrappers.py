@@ -193,6 +193,12 @@ def places(me: Rank) -> list[tuple[object, str]]:
             r"given Trainer: .*model_wrapped once train\(\) has begun.*on_train_begin",
         ),
         (wraps, "given Seq2SeqTrainer: it is in its model_wrapped"),
+        (
+            named("transformers.modeling_utils", "PreTrainedModel", nn.Module)(),
+            r"model_wrapped once train\(\) has begun.*; without a Trainer, call gtopk\.attach",
+        ),
+        (named("lightning.fabric.fabric", "Fabric")(), r"fabric\.setup\(model\) returns"),
+        (named("lightning_fabric.fabric", "Fabric")(), r"fabric\.setup\(model\) returns"),
         (named("lightning.pytorch.trainer.trainer", "Trainer")(), r"trainer\.strategy\.model from"),
         (named("pytorch_lightning.trainer", "Trainer")(), r"trainer\.strategy\.model from"),
         (named("lightning.x", "LightningModule", nn.Module)(), r"trainer\.strategy\.model from"),
@@ -202,7 +208,7 @@ def places(me: Rank) -> list[tuple[object, str]]:
         ),
         (
             named("deepspeed.runtime.engine", "DeepSpeedEngine", nn.Module)(),
-            "given DeepSpeedEngine: DeepSpeed has none, reduces gradients itself, densely",
+            r"given DeepSpeedEngine: DeepSpeed has none, .*stage 0, .*under engine\.no_sync\(\)",
         ),
         (fully_shard(network()), r"FSDP2 has none: call gtopk\.fsdp_hook"),
         (None, "given NoneType: pass what is called in the forward"),

@@ -11,20 +11,30 @@ _LIGHTNING = (
     "Lightning's is trainer.strategy.model from on_train_start on: attach it in that method of a "
     "Callback"
 )
+_FABRIC = "fabric.setup(model) returns a module whose _forward_module it is"
+_TRAINER = (
+    "the Trainer's is trainer.model_wrapped once train() has begun: attach it in on_train_begin of "
+    "a TrainerCallback"
+)
 # By top-level package and class.
 _PLACES = {
-    "transformers.Trainer": (
-        "the Trainer's is trainer.model_wrapped once train() has begun: attach it in "
-        "on_train_begin of a TrainerCallback"
+    "transformers.Trainer": _TRAINER,
+    # What a TrainerCallback is given as `model`.
+    "transformers.PreTrainedModel": (
+        f"{_TRAINER}; without a Trainer, call gtopk.attach(DistributedDataParallel(model), "
+        "density=…)"
     ),
     "lightning.Trainer": _LIGHTNING,
     "lightning.LightningModule": _LIGHTNING,
     "pytorch_lightning.Trainer": _LIGHTNING,
     "pytorch_lightning.LightningModule": _LIGHTNING,
+    "lightning.Fabric": _FABRIC,
+    "lightning_fabric.Fabric": _FABRIC,
     "accelerate.Accelerator": "accelerator.prepare(model) returns it",
     "deepspeed.DeepSpeedEngine": (
-        "DeepSpeed has none, reduces gradients itself, densely, and calls no hook: train the "
-        "model under DistributedDataParallel, or with gtopk.DistributedOptimizer"
+        "DeepSpeed has none, reduces gradients itself, densely, and calls no hook: with ZeRO stage "
+        "0, give deepspeed.initialize a gtopk.DistributedOptimizer and call engine.backward under "
+        "engine.no_sync(); or train the model under DistributedDataParallel"
     ),
     "torch.FSDPModule": "FSDP2 has none: call gtopk.fsdp_hook(model, replicate_group, density=…)",
     "torch.FullyShardedDataParallel": (
