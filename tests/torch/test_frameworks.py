@@ -10,27 +10,42 @@ import sys
 import pytest
 from ranks import environment
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "frameworks.md"
-SCRIPTS = dict(re.findall(r"```python (\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S))
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+SCRIPTS = {
+    name: script
+    for page in ("frameworks.md", "torchft.md")
+    for name, script in re.findall(
+        r"```python (\w+)\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S
+    )
+}
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+NETWORK = 64 * 256 + 256 + 256 * 8 + 8  # parameters
+LLAMA = 2 * 64 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64
+# By the package that a script needs: what starts its ranks, and the parameters of its model.
+RUNS = {
+    "accelerate": (TORCHRUN, NETWORK),
+    "fabric": (TORCHRUN, NETWORK),
+    "lightning": (TORCHRUN, NETWORK),
+    "transformers": (TORCHRUN, LLAMA),
+    "submitit": ((), NETWORK),
+}
 
 
-def test_every_script_of_the_page_is_run_and_compiles():
-    assert sorted(SCRIPTS) == ["accelerate", "lightning", "torchft"]
+def test_every_script_of_the_pages_is_run_and_compiles():
+    assert sorted(SCRIPTS) == sorted([*RUNS, "torchft"])  # that one: test_torchft.py
     for name, script in SCRIPTS.items():
         compile(script, name, "exec")
 
 
 @pytest.mark.loopback
-@pytest.mark.parametrize("name", ["accelerate", "lightning"])  # torchft: test_torchft.py
-def test_a_script_trains_two_ranks_alike_and_leaves_residuals(name, tmp_path):
-    pytest.importorskip(name)
+@pytest.mark.parametrize("name", RUNS)
+def test_a_script_trains_two_ranks_alike_by_sparse_exchanges_and_leaves_residuals(name, tmp_path):
+    pytest.importorskip({"fabric": "lightning.fabric"}.get(name, name))
+    starts, parameters = RUNS[name]
     script = tmp_path / "train.py"
     script.write_text(SCRIPTS[name])
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", str(script)),
-        ],
+        [sys.executable, *starts, str(script)],
         env=environment(),
         cwd=tmp_path,
         capture_output=True,
@@ -39,8 +54,13 @@ def test_a_script_trains_two_ranks_alike_and_leaves_residuals(name, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    said = re.findall(r"rank (\d): (\d+) steps, (\d+)% right", done.stdout)
-    assert {rank for rank, _, _ in said} == {"0", "1"}, done.stdout
-    assert {int(steps) for _, steps, _ in said} == {64}
-    assert all(int(right) > 60 for _, _, right in said), said
+    said = re.findall(
+        r"rank (\d): (\d+) steps, (\d+)% right, (\d+) bytes sent, \|w\| (\S+)", done.stdout
+    )
+    ranks, steps, right, sent, norms = zip(*said, strict=True)
+    assert sorted(ranks) == ["0", "1"], done.stdout
+    assert {int(each) for each in steps} == {64}
+    assert all(int(each) > 60 for each in right), said
+    assert all(int(each) < 64 * parameters * 4 / 3 for each in sent), said  # dense: times three
+    assert len(set(norms)) == 1, said
     assert (tmp_path / "residuals-1" / "CURRENT").exists()

@@ -1,4 +1,4 @@
-"""Room: tests/torch. torchft's script of docs/frameworks.md, where torchft is installed: replicas
+"""Room: tests/torch. torchft's script of docs/torchft.md, where torchft is installed: replicas
 as processes, one of which is killed and comes back.
 """
 
