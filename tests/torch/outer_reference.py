@@ -360,9 +360,7 @@ class Replicas:
         median = sorted(norms)[(len(norms) - 1) // 2]
         return {
             block: [
-                entries
-                if norm <= median
-                else {i: v * (median / norm) for i, v in entries.items()}
+                entries if norm <= median else {i: v * (median / norm) for i, v in entries.items()}
                 for entries, norm in zip(some, norms, strict=True)
             ]
             for block, some in lists.items()

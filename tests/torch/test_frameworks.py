@@ -29,6 +29,8 @@ RUNS = {
     "transformers": (TORCHRUN, LLAMA),
     "submitit": ((), NETWORK),
 }
+# Fabric makes its DDP as Lightning does, and submitit only starts ranks.
+LONG = {"fabric", "submitit"}
 
 
 def test_every_script_of_the_pages_is_run_and_compiles():
@@ -38,7 +40,9 @@ def test_every_script_of_the_pages_is_run_and_compiles():
 
 
 @pytest.mark.loopback
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.long) if each in LONG else each for each in RUNS]
+)
 def test_a_script_trains_two_ranks_alike_by_sparse_exchanges_and_leaves_residuals(name, tmp_path):
     pytest.importorskip({"fabric": "lightning.fabric"}.get(name, name))
     starts, parameters = RUNS[name]
