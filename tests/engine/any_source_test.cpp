@@ -8,6 +8,7 @@
 #include "src/engine/point_to_point.hpp"
 #include "tests/engine/messages.hpp"
 #include "tests/support/calls.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -35,7 +36,7 @@ reference::Bytes message(std::uint32_t from, std::size_t number, std::size_t byt
 TEST(AnySource, TakesEachMessageOnceAndThoseOfOneSenderInTheirOrder) {
   constexpr std::uint32_t kRanks = 4;
   constexpr std::size_t kEach = 6;
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(40); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const std::size_t bytes = seed % 2 == 0 ? 40 : kLong;
     InprocRanks ranks(kRanks, uneven_network(seed));
@@ -72,7 +73,7 @@ TEST(AnySource, TakesEachMessageOnceAndThoseOfOneSenderInTheirOrder) {
 }
 
 TEST(AnySource, LeavesToAReceiveThatNamesItsSenderWhatThatWaitsFor) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     InprocRanks ranks(3, uneven_network(seed));
     const reference::Bytes one = message(1, 0, kLong);
@@ -102,7 +103,7 @@ TEST(AnySource, LeavesToAReceiveThatNamesItsSenderWhatThatWaitsFor) {
 }
 
 TEST(AnySource, PassesOverWhatItsSenderGaveUp) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tests/engine/flow_ranks.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -202,7 +203,7 @@ TEST(Credit, OfMatchedMessagesThatAreWithdrawnIsReturnedOnce) {
 }
 
 TEST(Credit, AgreesOnBothSidesWheneverAMessageIsGivenUp) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(300); ++seed) {
     const std::uint32_t to = seed % 5 == 0 ? 0 : 1;  // itself, too
     const std::uint64_t window = std::array{std::uint64_t{1}, kOneFits, kWindow}.at(seed % 3);
     const std::size_t bytes = seed % 2 == 0 ? 3000 : 9000;
@@ -237,7 +238,7 @@ TEST(Credit, AgreesOnBothSidesWheneverAMessageIsGivenUp) {
 
 // The notice comes before the group, and is kept for it.
 TEST(Credit, OfAMessageGivenUpBeforeItsReceiverHasTheGroupIsReturned) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);
     options.eager_below = 1024;

@@ -9,6 +9,7 @@
 #include "src/collectives/header.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -134,7 +135,7 @@ TEST_P(DamagedMessage, WithAnAlteredHeaderIsNoticedAndTheGroupWorksOn) {
 }
 
 TEST_P(DamagedMessage, AlteredAnywhereHangsNobodyAndBreaksNoMemory) {
-  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(400); ++seed) {
     const auto damage = std::make_shared<Damage>();
     damage->target = seed % 10;
     damage->fault.flip = seed * 7 % 300;
@@ -145,7 +146,7 @@ TEST_P(DamagedMessage, AlteredAnywhereHangsNobodyAndBreaksNoMemory) {
 INSTANTIATE_TEST_SUITE_P(Every, DamagedMessage, ::testing::ValuesIn(reference::algorithms()));
 
 TEST(LostMessage, EndsEveryRankAtTheTimeoutWithWhoWaitsForWhom) {
-  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(30); ++seed) {
     const std::uint32_t size = 2 + seed % 5;
     InprocRanks ranks(size, network(seed));
     const auto damage = std::make_shared<Damage>();
@@ -171,7 +172,7 @@ TEST(LostMessage, EndsEveryRankAtTheTimeoutWithWhoWaitsForWhom) {
 
 // Notices are messages, too: whatever happens to one, the timeout ends what it should have ended.
 TEST(DamagedNotice, DelaysAnErrorUntilTheTimeoutAndHangsNobody) {
-  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(120); ++seed) {
     const std::uint32_t size = 2 + seed % 5;
     InprocRanks ranks(size, network(seed));
     std::uint64_t seen = 0;

@@ -8,6 +8,7 @@
 
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -152,7 +153,7 @@ void strike_in_the_middle(std::uint64_t seed,
 }
 
 TEST(DeadRank, NoticedByTheNetworkFailsEveryOtherRankAtOnce) {
-  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(150); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     strike_in_the_middle(
         seed, [](InprocRanks& ranks, std::uint32_t rank) { ranks.kill(rank, Death::kNoticed); },
@@ -164,7 +165,7 @@ TEST(DeadRank, NoticedByTheNetworkFailsEveryOtherRankAtOnce) {
 }
 
 TEST(DeadRank, ThatNobodyNoticesFailsEveryOtherRankAtTheTimeout) {
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(100); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     strike_in_the_middle(
         seed, [](InprocRanks& ranks, std::uint32_t rank) { ranks.kill(rank, Death::kSilent); },
@@ -176,7 +177,7 @@ TEST(DeadRank, ThatNobodyNoticesFailsEveryOtherRankAtTheTimeout) {
 }
 
 TEST(StoppedRank, FailsEveryOtherRankAtTheTimeout) {
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(100); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     strike_in_the_middle(
         seed, [](InprocRanks& ranks, std::uint32_t rank) { ranks.freeze(rank); }, false);
@@ -187,7 +188,7 @@ TEST(StoppedRank, FailsEveryOtherRankAtTheTimeout) {
 }
 
 TEST(StoppedRank, ThatGoesOnInTimeIsNoMatter) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(20); ++seed) {
     const std::uint32_t size = 2 + seed % 5;
     InprocRanks ranks(size, late_by_20us(seed));
     std::vector<std::int64_t> values(size, 3);
@@ -211,7 +212,7 @@ TEST(StoppedRank, ThatGoesOnInTimeIsNoMatter) {
 
 // It answers the probe late, so it is alive, but the group has failed for it, too.
 TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(20); ++seed) {
     const std::uint32_t size = 2 + seed % 5;
     InprocRanks ranks(size, late_by_20us(seed));
     std::vector<std::int64_t> values(size, 3);
@@ -423,7 +424,7 @@ TEST(LateRank, OfAPointToPointTransferFailsThatTransferAlone) {
 }
 
 TEST(DeadRank, EndsOnlyTheGroupsThatItIsIn) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(20); ++seed) {
     InprocRanks ranks(5, late_by_20us(seed));
     const auto pair = ranks.make_group("pair", {1, 3});
     ASSERT_EQ(support::group_works(ranks), "");

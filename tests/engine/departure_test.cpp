@@ -9,6 +9,7 @@
 
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
 #include "tests/support/calls.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -26,7 +27,7 @@ FabricOptions eager() {
 
 // A rank may leave as soon as its own part has ended; its goodbye may overtake its last messages.
 TEST(Departure, RightAfterTheLastCollectiveFailsNobody) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(60); ++seed) {
     const std::uint32_t size = 2 + seed % 7;
     InprocRanks ranks(size, uneven_network(seed));
     std::vector<std::vector<std::int64_t>> values(size, std::vector<std::int64_t>(300, 1));
@@ -55,7 +56,7 @@ TEST(Departure, RightAfterTheLastCollectiveFailsNobody) {
 }
 
 TEST(Departure, WhileOthersWaitForItIsAnErrorThatNamesIt) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(40); ++seed) {
     const std::uint32_t size = 2 + seed % 5;
     const std::uint32_t leaver = seed % size;
     InprocRanks ranks(size, uneven_network(seed));
@@ -191,7 +192,7 @@ TEST(Departure, OfOneRankLeavesOtherGroupsWorking) {
 }
 
 TEST(Shutdown, WithOperationsUnderWayEndsThemHereAndThere) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(40); ++seed) {
     const std::uint32_t size = 2 + seed % 4;
     const std::uint32_t leaver = seed % size;
     InprocRanks ranks(size, uneven_network(seed));
@@ -251,7 +252,7 @@ TEST(RemovedGroup, FailsWhatWasUnderWayOnEveryRank) {
 }
 
 TEST(RemovedGroup, OfARankThatHasFinishedDisturbsNobodyAndItsIdMayBeUsedAgain) {
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(10); ++seed) {
     InprocRanks ranks(3, uneven_network(seed));
     for (int round = 0; round < 3; ++round) {
       auto groups = ranks.make_group("again", {0, 1, 2});

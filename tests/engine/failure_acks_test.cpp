@@ -6,6 +6,7 @@
 
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
 #include "tests/support/calls.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -28,7 +29,7 @@ void let_rank_1_hear_after(InprocRanks& ranks, transport::Duration delay) {
 
 // Rank 0 has no endpoint to rank 1, so it cannot tell it anything.
 TEST(FailureAcks, OfADeathComeFromEveryMemberBeforeAnyOfThemLeaves) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(20); ++seed) {
     InprocRanks ranks(4, uneven_network(seed));
     let_rank_1_hear_after(ranks, std::chrono::seconds(1));
     reference::Bytes from_3(100);
@@ -58,7 +59,7 @@ engine::OperationSpec four_rank_call(std::vector<float>& tensor) {
 }
 
 TEST(FailureAcks, OfAMismatchComeFromEveryMemberBeforeAnyOfThemLeaves) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(20); ++seed) {
     InprocRanks ranks(4, uneven_network(seed));
     let_rank_1_hear_after(ranks, std::chrono::seconds(1));
     std::vector<std::vector<float>> tensors(4, std::vector<float>(10, 1.0F));

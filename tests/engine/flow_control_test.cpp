@@ -12,6 +12,7 @@
 
 #include "src/engine/point_to_point.hpp"
 #include "tests/engine/flow_ranks.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -25,7 +26,7 @@ using transport::TagKind;
 
 TEST(FlowControl, OnlyAWindowOfUnmatchedBytesLeavesTheSender) {
   for (const std::size_t bytes : {0UL, 8UL, 4096UL, engine::kShortPayloadBytes, 20'000UL}) {
-    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
       SCOPED_TRACE(fmt::format("{} bytes, seed {}", bytes, seed));
       FlowRanks ranks(2, seed);
       const std::size_t count = many_of(bytes);
@@ -77,7 +78,7 @@ TEST(FlowControl, OneMessageOfAnyLengthRunsAheadWhereNothingElseDoes) {
 }
 
 TEST(FlowControl, AWindowOfNothingHoldsEveryMessage) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     FlowRanks ranks(2, uneven_network(seed), 0);
     Messages messages({0, 1, 5000, kLong});
     messages.send_all(ranks, 0, 1);
@@ -138,7 +139,7 @@ TEST(FlowControl, HeldMessagesFollowWithoutClearanceAsSoonAsTheyFit) {
 }
 
 TEST(FlowControl, MessagesOfOneTagKeepTheirOrderWhateverIsHeld) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(40); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     FlowRanks ranks(2, seed);
     std::vector<std::size_t> sizes;
@@ -168,7 +169,7 @@ TEST(FlowControl, MessagesOfOneTagKeepTheirOrderWhateverIsHeld) {
 
 // Also where each rank sends more than a window before it receives, and begins with the last.
 TEST(FlowControl, AFullWindowDelaysNoOtherTagAndNoCollective) {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(24); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     FlowRanks ranks(2, seed);
     constexpr std::int32_t kTags = 40;

@@ -13,6 +13,7 @@
 #include "src/engine/point_to_point.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/inproc_ranks.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -167,7 +168,7 @@ engine::OperationSpec receive(std::int64_t& value) {
 }
 
 TEST(Groups, MessagesThatNobodyReceivedNeverReachTheNextGroupOfThatNumber) {
-  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(8); ++seed) {
     InprocRanks ranks(2, network(seed));
     auto groups = ranks.make_group("first", {0, 1});
     const std::uint32_t number = groups[1]->id();

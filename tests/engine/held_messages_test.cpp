@@ -10,6 +10,7 @@
 
 #include "src/engine/point_to_point.hpp"
 #include "tests/engine/flow_ranks.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -20,7 +21,7 @@ using ::testing::HasSubstr;
 using transport::TagKind;
 
 TEST(HeldMessages, AHeldMessageThatTimesOutLeavesAtOnceAndIsSkipped) {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(24); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);
     options.eager_below = 1024;  // headers leave at once
@@ -69,7 +70,7 @@ TEST(HeldMessages, MessagesThatTimeOutTogetherAskTheirReceiverOnce) {
 
 TEST(HeldMessages, AHeldMessageThatTimesOutWhileItIsClearedArrivesOrIsSkipped) {
   std::size_t arrived = 0;
-  constexpr std::uint64_t kSeeds = 400;
+  constexpr std::uint64_t kSeeds = support::seeds(400);
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     // Half of them become free to go when the first is received, the others only when cleared.
@@ -94,7 +95,7 @@ TEST(HeldMessages, AHeldMessageThatTimesOutWhileItIsClearedArrivesOrIsSkipped) {
 
 TEST(HeldMessages, AHeldMessageToADeadRankFailsWithItsGroup) {
   for (const auto death : {transport::inproc::Death::kNoticed, transport::inproc::Death::kSilent}) {
-    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    for (std::uint64_t seed = 0; seed < support::seeds(8); ++seed) {
       SCOPED_TRACE(fmt::format("seed {}", seed));
       FlowRanks ranks(2, uneven_network(seed), 0);
       const reference::Bytes data(3000);
@@ -112,7 +113,7 @@ TEST(HeldMessages, AHeldMessageToADeadRankFailsWithItsGroup) {
 }
 
 TEST(HeldMessages, AHeldMessageToARankThatLeavesFailsAtOnceAndSaysSo) {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(24); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     FlowRanks ranks(3, uneven_network(seed), 0);
     ASSERT_EQ(support::group_works(ranks), "");
@@ -133,7 +134,7 @@ TEST(HeldMessages, AHeldMessageToARankThatLeavesFailsAtOnceAndSaysSo) {
 
 TEST(HeldMessages, AHeldMessageEndsWithItsGroup) {
   for (const std::uint32_t aborts : {0U, 1U}) {
-    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    for (std::uint64_t seed = 0; seed < support::seeds(8); ++seed) {
       SCOPED_TRACE(fmt::format("rank {}, seed {}", aborts, seed));
       FlowRanks ranks(2, uneven_network(seed), 0);
       const reference::Bytes data(3000);
@@ -151,7 +152,7 @@ TEST(HeldMessages, AHeldMessageEndsWithItsGroup) {
 
 // The receiver's process lives on.
 TEST(HeldMessages, AHeldMessageToAGroupThatItsReceiverHasDestroyedTimesOutAndLeaves) {
-  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(8); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     FlowRanks ranks(2, uneven_network(seed), 0);
     const auto side = ranks.make_group("side", {0, 1});
@@ -174,7 +175,7 @@ TEST(HeldMessages, AHeldMessageThatDoesNotFitIsAnErrorAndLetsItsSenderGo) {
   for (const auto& [sent, expected] : {std::pair{100UL, 10UL}, std::pair{10UL, 100UL},
                                        std::pair{9000UL, 10UL}, std::pair{10UL, 9000UL}}) {
     for (const std::uint64_t window : {std::uint64_t{0}, kWindow}) {
-      for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      for (std::uint64_t seed = 0; seed < support::seeds(8); ++seed) {
         SCOPED_TRACE(
             fmt::format("{} to {} bytes, window {}, seed {}", sent, expected, window, seed));
         FlowRanks ranks(2, uneven_network(seed), window);

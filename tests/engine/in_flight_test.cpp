@@ -12,6 +12,7 @@
 #include "gtopk/gate.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -57,7 +58,7 @@ TEST(InFlight, AHundredCollectivesOfOneGroupAllEndRight) {
 }
 
 TEST(InFlight, DifferentProblemsAtOnceEachEqualTheReference) {
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(10); ++seed) {
     const std::uint32_t size = 2 + seed % 6;
     InprocRanks ranks(size, late_by_30us(seed));
     std::vector<reference::Problem> problems;
@@ -100,7 +101,7 @@ TEST(InFlight, DifferentProblemsAtOnceEachEqualTheReference) {
 TEST(InFlight, LongListsTakeTurns) {
   constexpr std::uint64_t kLong = 3000;  // entries; of 8 bytes each
   bool passed_by = false;
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     const std::uint32_t size = 2 + seed % 7;
     SCOPED_TRACE(fmt::format("P={} seed {}", size, seed));
     reference::Random random(seed);
@@ -169,7 +170,7 @@ TEST(InFlight, LongListsTakeTurns) {
 TEST(InFlight, GroupsThatOverlapDoNotMixTheirMessages) {
   const std::vector<std::vector<std::uint32_t>> members = {
       {0, 1, 2}, {3, 2, 1}, {0, 3}, {2, 0, 1, 3}};
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(10); ++seed) {
     InprocRanks ranks(4, late_by_30us(seed));
     std::vector<std::vector<std::shared_ptr<engine::Group>>> groups;
     for (std::uint32_t id = 0; id < members.size(); ++id) {
@@ -204,7 +205,7 @@ TEST(InFlight, GroupsThatOverlapDoNotMixTheirMessages) {
 }
 
 TEST(Barrier, EndsAfterEverythingThatWasCalledBeforeIt) {
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(10); ++seed) {
     const std::uint32_t size = 2 + seed % 4;
     InprocRanks ranks(size, late_by_30us(seed));
     std::vector<std::vector<std::int64_t>> values(size, std::vector<std::int64_t>(50, 1));
@@ -274,7 +275,7 @@ TEST(Barrier, DoesNotWaitForOperationsAtAGate) {
 }
 
 TEST(PointToPoint, MessagesOfOneTagArriveInTheOrderOfTheirSends) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(20); ++seed) {
     InprocRanks ranks(3, late_by_30us(seed));
     constexpr std::size_t kMessages = 30;
     std::vector<reference::Bytes> sent;

@@ -13,6 +13,7 @@
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -356,7 +357,7 @@ TEST(LocalMistake, IsFoundBeforeAnythingIsSentAndTheOthersAreTold) {
 
 // Ranks 0 and 1 have failed long before rank 2 calls; it fails at once, and no rank waits for it.
 TEST(AbortNotice, ThatCameBeforeTheCallFailsTheCall) {
-  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(8); ++seed) {
     InprocRanks ranks(3, network(seed));
     std::vector<Call> calls(3, Call(usual("gtopk", 100)));
     calls[1] = Call(usual("gtopk", 200));

@@ -8,6 +8,7 @@
 #include "tests/engine/messages.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -35,7 +36,7 @@ void give_up_a_send(InprocRanks& ranks, const reference::Bytes& data) {
 TEST(PointToPoint, OfEverySizeArrives) {
   constexpr std::size_t kShort = engine::kShortPayloadBytes;
   for (const std::size_t bytes : {0UL, 1UL, 1000UL, kShort - 1, kShort, kShort + 1, kLong}) {
-    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    for (std::uint64_t seed = 0; seed < support::seeds(8); ++seed) {
       SCOPED_TRACE(fmt::format("{} bytes, seed {}", bytes, seed));
       InprocRanks ranks(2, uneven_network(seed));
       reference::Bytes sent(bytes, std::byte{42});
@@ -74,7 +75,7 @@ TEST(PointToPoint, ToTheOwnRankArrivesOrIsGivenUp) {
 }
 
 TEST(PointToPoint, ThatIsNotTakenInTimeLeavesEveryGroupOfTheTwoRanksWorking) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
@@ -94,7 +95,7 @@ TEST(PointToPoint, ThatIsNotTakenInTimeLeavesEveryGroupOfTheTwoRanksWorking) {
 }
 
 TEST(PointToPoint, ThatIsNotTakenInTimeLeavesTheNetworkAtOnce) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);
     options.eager_below = 1024;
@@ -110,7 +111,7 @@ TEST(PointToPoint, ThatIsNotTakenInTimeLeavesTheNetworkAtOnce) {
 }
 
 TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOver) {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(24); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
@@ -162,7 +163,7 @@ TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOverByAReceiveOfFewerBytes) {
 }
 
 TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(24); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
@@ -229,7 +230,7 @@ TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
 // At any moment: the receiver gets the whole message, or skips it and gets the next.
 TEST(PointToPoint, ThatIsGivenUpWhileItIsReceivedIsReceivedWholeOrPassedOver) {
   std::size_t received_whole = 0;
-  constexpr std::uint64_t kSeeds = 200;
+  constexpr std::uint64_t kSeeds = support::seeds(200);
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = support::network(seed, std::chrono::milliseconds(3));
@@ -249,7 +250,7 @@ TEST(PointToPoint, ThatIsGivenUpWhileItIsReceivedIsReceivedWholeOrPassedOver) {
 }
 
 TEST(PointToPoint, ThatDoesNotFitIsAnErrorWithBothSizesAndLetsItsSenderGo) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     for (const auto& [sent, expected] : {std::pair{100UL, 10UL},
                                          {10UL, 100UL},
                                          {kLong, 10UL},
@@ -279,7 +280,7 @@ TEST(PointToPoint, ThatDoesNotFitIsAnErrorWithBothSizesAndLetsItsSenderGo) {
 // Sent while the receiver, whose time is up, asks the sender what it does.
 TEST(PointToPoint, ThatComesAtTheLastMomentIsReceivedOnce) {
   std::uint64_t late = 0;
-  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+  for (std::uint64_t seed = 0; seed < support::seeds(1000); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     reference::Random random(seed);
     InprocRanks ranks(2, support::network(seed, std::chrono::microseconds(20)));
