@@ -30,7 +30,9 @@ struct Thrown {
   const char* name;
   Throw now;
 };
-void PrintTo(const Thrown& thrown, std::ostream* out) { *out << thrown.name; }
+void PrintTo(const Thrown& thrown, std::ostream* out) {  // NOLINT(readability-identifier-naming)
+  *out << thrown.name;
+}
 
 const std::vector<Thrown> kThrown = {
     {"StdException", [] { throw std::runtime_error("thrown by the test"); }},
@@ -70,7 +72,7 @@ class Counter final : public engine::Observer {
 
 class ThrowingCallbacks : public ::testing::TestWithParam<Thrown> {
  protected:
-  ~ThrowingCallbacks() override { EXPECT_TRUE(ranks_.close().empty()); }
+  void TearDown() override { EXPECT_TRUE(ranks_.close().empty()); }
 
   /// Rank 0 sums one integer with the others and gets told by `done`.
   void call(Done done) {
