@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "tests/support/cases.hpp"
-#include "tests/support/sanitized.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -139,7 +138,7 @@ std::vector<Value> mixed_values(std::uint64_t seed) {
 
 template <class Format, class Value>
 void expect_round_trips() {
-  for (std::uint64_t seed = 0; seed < support::seeds(200); ++seed) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const std::vector<Value> once = rounded<Format>(mixed_values<Value>(seed));
     ASSERT_EQ(rounded<Format>(once), once) << "seed " << seed;
     ASSERT_EQ((read<Format, Value>(written<Format>(once), once.size())), once) << "seed " << seed;
