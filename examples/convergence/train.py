@@ -98,7 +98,11 @@ def train(run: Run, task: Task) -> dict:
                 point |= quality(task.model, state)._asdict()
             task.recipe.clip_(ddp.parameters())
             optimizer.step()
-            points.append(point | {"score": task.score(task.model)})
+            score = torch.zeros(1, dtype=torch.float64)
+            if dist.get_rank() == 0:  # replicas are alike, and may share their processors
+                score.fill_(task.score(task.model))
+            dist.broadcast(score, 0)
+            points.append(point | {"score": score.item()})
             dist.barrier()
             sampling += gtopk.stats()["bytes_sent"] - sent
         else:

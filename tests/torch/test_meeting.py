@@ -14,7 +14,7 @@ pytestmark = pytest.mark.loopback
 GROUPS = 5000  # a process can be in 4,096 at once
 
 
-def test_five_restarts_of_a_rank_that_dies_before_it_meets(tmp_path: pathlib.Path):
+def test_ranks_meet_though_one_died_twice_before_it_met(tmp_path: pathlib.Path):
     program = tmp_path / "restarts.py"
     # One write per line: print() may make several, and the ranks share the output.
     program.write_text("""
@@ -25,7 +25,7 @@ def dies(store, *_):
     store.wait(["gtopk/arrivals"])
     os._exit(1)
 
-if os.environ["RANK"] == "1" and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < 5:
+if os.environ["RANK"] == "1" and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < 2:
     from gtopk.core import _native
     _native.create_backend = dies
 dist.init_process_group("gtopk")
@@ -38,7 +38,7 @@ sys.stdout.write(f"{ones.tolist()}\\n")
 sys.stdout.flush()
 """)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "--max-restarts", "5", "--monitor-interval", "0.05"]
+    command += ["--nproc-per-node", "2", "--max-restarts", "2", "--monitor-interval", "0.05"]
     done = subprocess.run(
         [*command, str(program)],
         env=environment(),

@@ -56,7 +56,7 @@ TYPED_TEST(DeviceSums, GathersAsTheCpuDoes) {
   using T = typename TestFixture::T;
   using Index = typename TestFixture::Index;
   using Value = typename TestFixture::Value;
-  int finite_ones = 0;
+  std::uint64_t finite_ones = 0;
   testing::for_each_seed(60, [&](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     auto one = TestFixture::Vector::random(random);
@@ -80,7 +80,7 @@ TYPED_TEST(DeviceSums, GathersAsTheCpuDoes) {
       ++finite_ones;
     }
   });
-  EXPECT_GE(finite_ones, 15);
+  EXPECT_GE(finite_ones, support::seeds(15));
 }
 
 TYPED_TEST(DeviceSums, CommitsAllOfThemAsTheCpuDoes) {

@@ -8,12 +8,15 @@
 #include <cstdlib>
 #include <string>
 
+#include "tests/support/sanitized.hpp"
+
 namespace gtopk::sparse::testing {
 
-/// Runs body(seed) for `count` cases, and stops at the first failure.
+/// Runs body(seed) for support::seeds(count) cases, and stops at the first failure.
 template <class Body>
 void for_each_seed(std::uint64_t count, Body body) {
   std::uint64_t first = 1;
+  count = support::seeds(count);
   if (const char* chosen = std::getenv("GTOPK_SEED"); chosen != nullptr) {
     first = std::strtoull(chosen, nullptr, 10);
     count = 1;
