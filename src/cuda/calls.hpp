@@ -21,11 +21,12 @@ struct PieceOf {
   std::uint64_t first_tile = 0;
 };
 
-/// A vector of d elements, and its residual.
+/// Of elements, in all lists.
+using Index = std::uint32_t;
+
+/// A vector of d elements, less than 2^32, and its residual.
 struct VectorOf {
   DataType dtype = DataType::kFloat32;
-  /// 4, or 8 if d >= 2^32.
-  std::uint32_t index_bytes = 4;
   const PieceOf* pieces = nullptr;
   std::uint32_t count = 0;
   std::uint64_t tiles = 0;
@@ -98,7 +99,6 @@ struct SketchCall {
 /// memory.
 struct FindCall {
   DataType values = DataType::kFloat32;
-  std::uint32_t index_bytes = 4;
   std::uint64_t d = 0;
   std::uint64_t seed = 0;
   std::uint64_t columns = 0;
@@ -125,7 +125,7 @@ struct CommitWholeCall {
 /// success.
 struct Calls {
   /// Of this struct and all others here.
-  static constexpr std::uint32_t kVersion = 9;
+  static constexpr std::uint32_t kVersion = 10;
 
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.

@@ -3,9 +3,9 @@
 // the types that it compiles.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "src/cuda/calls.hpp"
@@ -19,15 +19,7 @@ namespace gtopk::cuda {
 
 namespace device = sparse::device;
 
-/// Calls f.operator()<Index>().
-template <class F>
-void visit_index(std::uint32_t bytes, F f) {
-  if (bytes == sizeof(std::uint64_t)) {
-    f.template operator()<std::uint64_t>();
-  } else {
-    f.template operator()<std::uint32_t>();
-  }
-}
+static_assert(std::is_same_v<Index, device::Index>);
 
 template <class T>
 [[nodiscard]] device::Pieces<T> pieces_of(const VectorOf& acc) {
@@ -35,15 +27,9 @@ template <class T>
   return {reinterpret_cast<const device::Piece<T>*>(acc.pieces), acc.count, acc.tiles};
 }
 
-template <class Value, class Index>
+template <class Value>
 [[nodiscard]] sparse::EntriesOut<Value, Index> room_in(const ListOf& list) {
   return {static_cast<Index*>(list.indices), static_cast<Value*>(list.values)};
-}
-
-template <class Value, class Index>
-[[nodiscard]] sparse::Entries<Value, Index> entries_in(const ListOf& list) {
-  return {static_cast<const Index*>(list.indices), static_cast<const Value*>(list.values),
-          static_cast<std::size_t>(list.size)};
 }
 
 template <class T>
@@ -58,24 +44,20 @@ void select(Executor& executor, const SelectCall& call) {
   using Value = Accumulation<T>;
   device::Room memory(static_cast<std::byte*>(call.room));
   const auto room = device::RuleWorkspace<Value>::in(memory, call.acc.tiles, call.acc.d, call.rule);
-  visit_index(call.acc.index_bytes, [&]<class Index>() {
-    device::select_by<T, Index>(call.rule, executor, pieces_of<T>(call.acc), call.acc.d, room,
-                                room_in<Value, Index>(call.kept),
-                                static_cast<device::Report*>(call.report), call.state, call.next);
-  });
+  device::select_by<T>(call.rule, executor, pieces_of<T>(call.acc), call.acc.d, room,
+                       room_in<Value>(call.kept), static_cast<device::Report*>(call.report),
+                       call.state, call.next);
 }
 
 template <class T, class Executor>
 void commit(Executor& executor, const CommitCall& call) {
   using Value = Accumulation<T>;
-  visit_index(call.acc.index_bytes, [&]<class Index>() {
-    const sparse::Edits<Value, Index> edits{static_cast<Index*>(call.cleared),
-                                            room_in<Value, Index>(call.returned),
-                                            room_in<Value, Index>(call.delivered)};
-    device::commit<T, Index>(executor, pieces_of<T>(call.acc), static_cast<Value*>(call.momentum),
-                             edits, static_cast<const EditCounts*>(call.counts),
-                             static_cast<Value>(call.divisor), call.unless);
-  });
+  const sparse::Edits<Value, Index> edits{static_cast<Index*>(call.cleared),
+                                          room_in<Value>(call.returned),
+                                          room_in<Value>(call.delivered)};
+  device::commit<T>(executor, pieces_of<T>(call.acc), static_cast<Value*>(call.momentum), edits,
+                    static_cast<const EditCounts*>(call.counts), static_cast<Value>(call.divisor),
+                    call.unless);
 }
 
 template <class T, class Executor>
@@ -87,12 +69,10 @@ void accumulate(Executor& executor, const AccumulateCall& call) {
 
 template <class T, class Executor>
 void gather(Executor& executor, const GatherCall& call) {
-  visit_index(call.acc.index_bytes, [&]<class Index>() {
-    executor.launch(executor.wide(),
-                    device::Gather<T, Index>{
-                        pieces_of<T>(call.acc), static_cast<const Index*>(call.indices), call.count,
+  executor.launch(
+      executor.wide(),
+      device::Gather<T>{pieces_of<T>(call.acc), static_cast<const Index*>(call.indices), call.count,
                         static_cast<Accumulation<T>*>(call.values), call.finite});
-  });
 }
 
 template <class T, class Executor>
@@ -135,11 +115,9 @@ void find(Executor& executor, const FindCall& call) {
   device::Room memory(static_cast<std::byte*>(call.room));
   const auto room = sketch_room_in<Value>(memory, call.columns, call.d, call.most);
   const auto hashes = sparse::SketchHashes::drawn_from(call.seed, call.columns);
-  visit_index(call.index_bytes, [&]<class Index>() {
-    device::find_heaviest(executor, call.d, hashes, static_cast<const Value*>(call.cells),
-                          call.most, room, room_in<Value, Index>(call.heaviest),
-                          static_cast<device::Report*>(call.report));
-  });
+  device::find_heaviest(executor, call.d, hashes, static_cast<const Value*>(call.cells), call.most,
+                        room, room_in<Value>(call.heaviest),
+                        static_cast<device::Report*>(call.report));
 }
 
 /// So many elements that an exact selection looks for candidates first (device/select.hpp).
@@ -151,45 +129,33 @@ template <class T, class Executor>
 void launch_all_of_type(Executor& executor) {
   using Kind = SelectionRule::Kind;
   const EditCounts counts;
-  for (const std::uint32_t index_bytes : {4U, 8U}) {
-    VectorOf acc;
-    acc.index_bytes = index_bytes;
-    for (const Kind kind :
-         {Kind::kExact, Kind::kNormal, Kind::kSample, Kind::kThreshold, Kind::kBlocks}) {
-      SelectCall call;
-      call.acc = acc;
-      call.rule = {.kind = kind, .k = 1, .stride = 1, .block = 1};
-      select<T>(executor, call);
-      call.acc.d = kMany;
-      select<T>(executor, call);
-    }
-    CommitCall commits;
-    commits.acc = acc;
-    commits.counts = &counts;
-    commit<T>(executor, commits);
-    accumulate<T>(executor, AccumulateCall{acc});
-    gather<T>(executor, GatherCall{acc});
-    CommitWholeCall whole;
-    whole.acc = acc;
-    whole.counts = &counts;
-    commit_whole<T>(executor, whole);
-    SketchCall sketches;
-    sketches.acc = acc;
-    sketch<T>(executor, sketches);
+  for (const Kind kind :
+       {Kind::kExact, Kind::kNormal, Kind::kSample, Kind::kThreshold, Kind::kBlocks}) {
+    SelectCall call;
+    call.rule = {.kind = kind, .k = 1, .stride = 1, .block = 1};
+    select<T>(executor, call);
+    call.acc.d = kMany;
+    select<T>(executor, call);
   }
+  CommitCall commits;
+  commits.counts = &counts;
+  commit<T>(executor, commits);
+  accumulate<T>(executor, AccumulateCall{});
+  gather<T>(executor, GatherCall{});
+  CommitWholeCall whole;
+  whole.counts = &counts;
+  commit_whole<T>(executor, whole);
+  sketch<T>(executor, SketchCall{});
 }
 
 /// The same of calls that know no element type but that of values.
 template <class Value, class Executor>
 void launch_all_of_values(Executor& executor) {
-  for (const std::uint32_t index_bytes : {4U, 8U}) {
-    for (const std::uint64_t d : {std::uint64_t{0}, kMany}) {
-      FindCall call;
-      call.index_bytes = index_bytes;
-      call.d = d;
-      call.most = 1;
-      find<Value>(executor, call);
-    }
+  for (const std::uint64_t d : {std::uint64_t{0}, kMany}) {
+    FindCall call;
+    call.d = d;
+    call.most = 1;
+    find<Value>(executor, call);
   }
 }
 

@@ -16,7 +16,6 @@ struct DevicePath {
   std::uint64_t d = 0;
   DataType dtype = DataType::kFloat32;
   std::size_t pieces = 1;
-  std::uint32_t index_bytes = 4;
   double divisor = 1;
   /// It begins with a selection, unless there is none.
   std::optional<SelectionRule> rule;
@@ -38,8 +37,9 @@ struct Asked {
   std::uint32_t ranks = 1;
 };
 
-/// nullopt if the call has to be staged: algorithm or selector have no kernel, or the lists would
-/// be longer than the tensor. Throws Error{kInvalidArgument} for an invalid call.
+/// nullopt if the call has to be staged: algorithm or selector have no kernel, indices need more
+/// than 32 bits, or the lists would be longer than the tensor. Throws Error{kInvalidArgument} for
+/// an invalid call.
 [[nodiscard]] std::optional<DevicePath> device_path_of(const Asked& asked,
                                                        const SparseOptions& options);
 

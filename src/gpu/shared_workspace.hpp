@@ -27,10 +27,9 @@ class Deal {
   [[nodiscard]] T* one() {
     return reinterpret_cast<T*>(take(sizeof(T)));
   }
-  [[nodiscard]] DetachedEntries entries(std::uint64_t count, std::size_t value_bytes,
-                                        std::size_t index_bytes) {
+  [[nodiscard]] DetachedEntries entries(std::uint64_t count, std::size_t value_bytes) {
     void* const values = take(count * value_bytes);
-    return {take(count * index_bytes), values};
+    return {take(count * sizeof(cuda::Index)), values};
   }
   [[nodiscard]] std::size_t taken() const { return taken_; }
 
@@ -57,9 +56,7 @@ struct SharedWorkspace {
   [[nodiscard]] static SharedWorkspace in(std::byte* memory, const DevicePath& path) {
     const std::size_t value_bytes = size_of(accumulation_type(path.dtype));
     Deal deal(memory, 64);
-    const auto entries = [&](std::uint64_t count) {
-      return deal.entries(count, value_bytes, path.index_bytes);
-    };
+    const auto entries = [&](std::uint64_t count) { return deal.entries(count, value_bytes); };
     SharedWorkspace all;
     all.report = deal.one<SelectionReport>();
     all.last = deal.one<SelectorState>();
@@ -71,7 +68,7 @@ struct SharedWorkspace {
     if (path.rule) {
       all.lists.counts = deal.one<EditCounts>();
       all.lists.selected = entries(path.edits.selected);
-      all.lists.cleared = deal.take(path.edits.cleared * path.index_bytes);
+      all.lists.cleared = deal.take(path.edits.cleared * sizeof(cuda::Index));
       all.lists.returned = entries(path.edits.returned);
       all.lists.delivered = entries(path.edits.delivered);
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace gtopk::gpu {
@@ -39,7 +40,7 @@ void check_kernels(const cuda::Calls& kernels, int error, const std::string& dev
 }
 
 std::optional<DevicePath> device_path_of(const Asked& asked, const SparseOptions& options) {
-  if (asked.d == 0) {
+  if (asked.d == 0 || asked.d > std::numeric_limits<cuda::Index>::max()) {
     return std::nullopt;
   }
   DevicePath path;
@@ -58,12 +59,10 @@ std::optional<DevicePath> device_path_of(const Asked& asked, const SparseOptions
     if (!path.sums) {
       return std::nullopt;
     }
-    path.index_bytes = path.sums->index_bytes;
     return path;
   }
   path.rule = selection_rule(asked.d, asked.dtype, options).value();
   path.edits = *edits;
-  path.index_bytes = edits->index_bytes;
   return path;
 }
 
@@ -90,7 +89,6 @@ void Step::lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> piec
   sketch_room_ = there.sketch;
   std::ranges::copy(pieces, shared_.table);
   acc_.dtype = path_.dtype;
-  acc_.index_bytes = path_.index_bytes;
   acc_.pieces = there.table;
   acc_.count = static_cast<std::uint32_t>(pieces.size());
   acc_.d = path_.d;
@@ -104,7 +102,7 @@ void Step::lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> piec
   }
   if (path_.has_sketch()) {
     // As many are read as may be found: those that are not stay valid indices.
-    std::memset(shared_.sums.candidates.indices, 0, path_.sums->candidates * path_.index_bytes);
+    std::memset(shared_.sums.candidates.indices, 0, path_.sums->candidates * sizeof(cuda::Index));
   }
 }
 
@@ -162,7 +160,6 @@ void Step::sketch(std::uint64_t seed, Driver::Stream stream) {
   check(kernels_.sketch(call, stream), "sketch");
   cuda::FindCall find;
   find.values = accumulation_type(path_.dtype);
-  find.index_bytes = path_.index_bytes;
   find.d = path_.d;
   find.seed = seed;
   find.columns = room.columns;

@@ -21,8 +21,8 @@ class VectorThere {
 
   /// `residual`: as long as the vector, or empty: there is none. The first element is number
   /// `begin`.
-  VectorThere(const std::vector<T>& whole, const std::vector<Value>& residual,
-              std::size_t index_bytes, bool cut, std::mt19937_64& random, std::uint64_t begin = 0)
+  VectorThere(const std::vector<T>& whole, const std::vector<Value>& residual, bool cut,
+              std::mt19937_64& random, std::uint64_t begin = 0)
       : residual_(Place::kDevice, residual), d_(whole.size()) {
     const auto lengths = cut ? random_cuts(d_, 1 + d_, random) : std::vector<std::size_t>{d_};
     std::vector<cuda::PieceOf> table;
@@ -43,7 +43,6 @@ class VectorThere {
       done += length;
     }
     acc_.dtype = kTypeOf<T>;
-    acc_.index_bytes = static_cast<std::uint32_t>(index_bytes);
     acc_.count = static_cast<std::uint32_t>(table.size());
     acc_.d = d_;
     acc_.tiles = Gpu::get().calls().number_tiles(table.data(), acc_.count);

@@ -31,7 +31,7 @@ class KernelsCommit : public ::testing::Test {
   /// A case's vector and momentum in the GPU's memory.
   struct Target {
     Target(const Case& one, std::mt19937_64& random)
-        : acc(one.tensor, one.residual, sizeof(Index), random() % 2 == 0, random),
+        : acc(one.tensor, one.residual, random() % 2 == 0, random),
           momentum(Place::kDevice, one.momentum) {}
     [[nodiscard]] void* momentum_data() const {
       return momentum.size() == 0 ? nullptr : momentum.data();
@@ -75,7 +75,7 @@ class KernelsCommit : public ::testing::Test {
   }
 };
 
-TYPED_TEST_SUITE(KernelsCommit, testing::AllTypes);
+TYPED_TEST_SUITE(KernelsCommit, testing::NarrowTypes);
 
 TYPED_TEST(KernelsCommit, WriteWhatTheCpuWrites) {
   testing::for_each_seed(scaled(48), [](std::uint64_t seed) {

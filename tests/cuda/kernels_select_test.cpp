@@ -76,7 +76,7 @@ class KernelsSelect : public RuledSelectors<Param> {
   using Exact = SelectCase<T>;
 
   static void expect_exact_as_on_the_cpu(const Exact& one, std::mt19937_64& random) {
-    const VectorThere<T> acc(one.gradient, one.residual, sizeof(Index), one.cut, random, one.begin);
+    const VectorThere<T> acc(one.gradient, one.residual, one.cut, random, one.begin);
     const SelectionRule rule{.kind = SelectionKind::kExact, .k = one.k, .most = one.most()};
     const auto expected = testing::selected_on_the_cpu<Index>(one);
     const auto seen = select_there<Index>(acc, rule, random);
@@ -86,8 +86,7 @@ class KernelsSelect : public RuledSelectors<Param> {
 
   static Outcome on_the_gpu(const Case& one, const SelectionRule& rule, std::mt19937_64& random,
                             std::uint64_t begin = 0) {
-    const VectorThere<T> acc(one.gradient, one.residual, sizeof(Index), random() % 2 == 0, random,
-                             begin);
+    const VectorThere<T> acc(one.gradient, one.residual, random() % 2 == 0, random, begin);
     auto seen = select_there<Index>(acc, rule, random, one.state);
     Outcome outcome;
     outcome.selection.count = seen.report.kept;
@@ -104,7 +103,7 @@ class KernelsSelect : public RuledSelectors<Param> {
   }
 };
 
-TYPED_TEST_SUITE(KernelsSelect, testing::AllTypes);
+TYPED_TEST_SUITE(KernelsSelect, testing::NarrowTypes);
 
 TYPED_TEST(KernelsSelect, SelectTheFirstKOfAnyData) {
   testing::for_each_seed(scaled(48), [](std::uint64_t seed) {

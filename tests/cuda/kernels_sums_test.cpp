@@ -35,11 +35,11 @@ class KernelsSums : public ::testing::Test {
   using Vector = testing::SumsVector<T>;
 
   static VectorThere<T> there(const Vector& one, std::mt19937_64& random) {
-    return VectorThere<T>(one.tensor, one.residual, sizeof(Index), true, random);
+    return VectorThere<T>(one.tensor, one.residual, true, random);
   }
 };
 
-TYPED_TEST_SUITE(KernelsSums, testing::AllTypes);
+TYPED_TEST_SUITE(KernelsSums, testing::NarrowTypes);
 
 TYPED_TEST(KernelsSums, AccumulateAsTheCpuDoesAndOnlyIfAsked) {
   using Value = typename TestFixture::Value;
@@ -129,7 +129,6 @@ class KernelsSketch : public ::testing::Test {
     const One<SelectionReport> report(Place::kPinned, {});
     cuda::FindCall call;
     call.values = accumulation_type(testing::kTypeOf<T>);
-    call.index_bytes = sizeof(Index);
     call.d = one.d;
     call.seed = seed;
     call.columns = one.columns;
@@ -144,7 +143,7 @@ class KernelsSketch : public ::testing::Test {
   }
 };
 
-TYPED_TEST_SUITE(KernelsSketch, testing::AllTypes);
+TYPED_TEST_SUITE(KernelsSketch, testing::NarrowTypes);
 
 TYPED_TEST(KernelsSketch, HaveTheCellsOfTheCpusAndFindWhatIsHeavyInThem) {
   using T = typename TestFixture::T;
@@ -156,7 +155,7 @@ TYPED_TEST(KernelsSketch, HaveTheCellsOfTheCpusAndFindWhatIsHeavyInThem) {
     const auto expected = testing::cells_on_the_cpu(one, seed);
     const testing::HeavyCase<Value> heavy{
         .d = one.d(), .columns = one.columns, .most = 1 + random() % 300, .cells = expected};
-    const VectorThere<T> acc(one.tensor, one.residual, sizeof(Index), true, random);
+    const VectorThere<T> acc(one.tensor, one.residual, true, random);
     const auto room = TestFixture::room_for(one.columns, one.d(), heavy.most);
     const Array<Value> cells(Place::kPinned, expected.size());
     cuda::SketchCall call;

@@ -312,7 +312,7 @@ void correct_threshold(Executor& executor, const Pieces<T>& acc, std::uint64_t k
 }
 
 /// All launches of a selection of the kinds kNormal and kSample. `kept`: room for rule.most.
-template <class T, class Index, class Executor>
+template <class T, class Executor>
 void select_approximately(Executor& executor, const Pieces<T>& acc, std::uint64_t d,
                           const SelectionRule& rule, const SearchWorkspace<Accumulation<T>>& room,
                           EntriesOut<Accumulation<T>, Index> kept, Report* report) {

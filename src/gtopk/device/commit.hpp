@@ -62,7 +62,7 @@ struct Absorb {
 };
 
 /// Clears residual and momentum where something was sent, and delivers the result.
-template <class T, class Index>
+template <class T>
 struct ClearAndDeliver {
   using Value = Accumulation<T>;
   struct Shared {
@@ -112,7 +112,7 @@ struct ClearAndDeliver {
 
 /// Adds what nodes dropped to the residual: all that comes back at one index by one thread, in the
 /// order of the lists.
-template <class T, class Index>
+template <class T>
 struct PutBackDropped {
   using Value = Accumulation<T>;
   struct Shared {
@@ -152,14 +152,13 @@ struct PutBackDropped {
 
 /// All launches of a commit; what sparse::commit() and mask() do (residual/commit.hpp), or
 /// fill_nan(). None of it `unless` that is null or 0; then nothing may have happened by the counts.
-template <class T, class Index, class Executor>
+template <class T, class Executor>
 void commit(Executor& executor, const Pieces<T>& acc, Accumulation<T>* momentum,
             const Edits<Accumulation<T>, Index>& edits, const EditCounts* counts,
             Accumulation<T> divisor, const std::uint64_t* unless = nullptr) {
   executor.launch(executor.wide(), Absorb<T>{acc, &counts->happened, unless});
-  executor.launch(executor.wide(),
-                  ClearAndDeliver<T, Index>{acc, momentum, edits, counts, divisor});
-  executor.launch(executor.wide(), PutBackDropped<T, Index>{acc, edits, counts});
+  executor.launch(executor.wide(), ClearAndDeliver<T>{acc, momentum, edits, counts, divisor});
+  executor.launch(executor.wide(), PutBackDropped<T>{acc, edits, counts});
 }
 
 }  // namespace gtopk::sparse::device

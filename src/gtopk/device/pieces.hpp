@@ -11,6 +11,9 @@
 
 namespace gtopk::sparse::device {
 
+/// Of an element, in lists. Longer vectors, of 2^32 elements and more, are not for devices.
+using Index = std::uint32_t;
+
 /// Elements [begin, begin + size) of the vector.
 template <class T>
 struct Piece {

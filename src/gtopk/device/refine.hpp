@@ -12,6 +12,7 @@
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/ending.hpp"
 #include "src/gtopk/device/find_key.hpp"
+#include "src/gtopk/device/pieces.hpp"
 #include "src/gtopk/device/room.hpp"
 #include "src/gtopk/value/entries.hpp"
 #include "src/gtopk/value/selection_order.hpp"
@@ -82,7 +83,7 @@ struct RefineWorkspace {
 inline constexpr unsigned kListTile = 1024;
 
 /// Entries of a list whose size an earlier launch has found.
-template <class Value, class Index>
+template <class Value>
 struct ListSource {
   EntriesOut<Value, Index> list;
   const std::uint64_t* count;  // its size
@@ -218,7 +219,7 @@ struct AddRuns {
 };
 
 /// Writes the entries that are kept, and those that are not, each ascending by index.
-template <class Source, class Value, class Index>
+template <class Source, class Value>
 struct WriteEntries {
   struct Shared {
     Marks larger;
@@ -309,7 +310,7 @@ struct WriteEntries {
 };
 
 /// The launches that write what is kept, once the key is known.
-template <class Executor, class Source, class Value, class Index>
+template <class Executor, class Source, class Value>
 void write_entries(Executor& executor, const Source& source, const RefineWorkspace<Value>& room,
                    Report* report, EntriesOut<Value, Index> kept,
                    EntriesOut<Value, Index> dropped) {
@@ -318,12 +319,11 @@ void write_entries(Executor& executor, const Source& source, const RefineWorkspa
   executor.launch(runs,
                   WithLast{CountTiles<Source, Value>{source, cutoff, room.counts},
                            AddRuns<Value>{cutoff, room.counts, runs, report}, room.key.ended});
-  executor.launch(runs,
-                  WriteEntries<Source, Value, Index>{source, cutoff, room.counts, kept, dropped});
+  executor.launch(runs, WriteEntries<Source, Value>{source, cutoff, room.counts, kept, dropped});
 }
 
 /// All launches of a refinement, from a cutoff whose route, `left` and `searching` are set.
-template <class Executor, class Source, class Value, class Index>
+template <class Executor, class Source, class Value>
 void refine(Executor& executor, const Source& source, const RefineWorkspace<Value>& room,
             Report* report, EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {
   find_key(executor, source, room.key);

@@ -31,7 +31,7 @@ struct Candidates {
   std::uint64_t* before_run = nullptr;  ///< as of TileCounts
   /// All in the order of the index.
   Value* ordered = nullptr;
-  std::uint64_t* indices = nullptr;
+  Index* indices = nullptr;
 };
 
 /// Begins with the threshold that the sample has given. One block.
@@ -222,7 +222,7 @@ struct OrderCandidates {
     const std::uint64_t begin = acc.tile(tile).begin;
     for (std::uint64_t i = lane; i < found.of_tile[tile]; i += kLanes) {
       found.ordered[to + i] = found.values[found.first[tile] + i];
-      found.indices[to + i] = begin + found.offsets[found.first[tile] + i];
+      found.indices[to + i] = static_cast<Index>(begin + found.offsets[found.first[tile] + i]);
     }
   }
 };
@@ -272,7 +272,7 @@ struct SelectionSource {
   }
 
  private:
-  [[nodiscard]] GTOPK_HOST_DEVICE ListSource<Value, std::uint64_t> list() const {
+  [[nodiscard]] GTOPK_HOST_DEVICE ListSource<Value> list() const {
     return {{found.indices, found.ordered}, &cutoff->candidates, found.room};
   }
   [[nodiscard]] static std::uint64_t most(std::uint64_t a, std::uint64_t b) {
@@ -308,7 +308,7 @@ struct SelectionWorkspace {
       candidates.of_tile = memory.take<std::uint32_t>(tiles);
       candidates.before_run = memory.take<std::uint64_t>(kMostRuns + 1);
       candidates.ordered = memory.take<Value>(most);
-      candidates.indices = memory.take<std::uint64_t>(most);
+      candidates.indices = memory.take<Index>(most);
     }
     return room;
   }
@@ -342,7 +342,7 @@ void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, 
 }
 
 /// All launches of a selection from d elements. `kept`: room for min(k, d).
-template <class T, class Index, class Executor>
+template <class T, class Executor>
 void select(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
             const SelectionWorkspace<Accumulation<T>>& room,
             EntriesOut<Accumulation<T>, Index> kept, Report* report) {

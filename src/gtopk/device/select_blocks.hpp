@@ -229,7 +229,7 @@ struct AddBlocks {
 };
 
 /// Writes each block's entries, a tile at a time.
-template <class T, class Index>
+template <class T>
 struct WriteBlocks {
   using Value = Accumulation<T>;
   struct Shared {
@@ -307,7 +307,7 @@ struct WriteBlocks {
 
 /// All launches of a selection of the kind kBlocks, blocks of less than 2^32 elements. `kept`: room
 /// for rule.most.
-template <class T, class Index, class Executor>
+template <class T, class Executor>
 void select_blocks(Executor& executor, const Pieces<T>& acc, const BlockGrid& grid,
                    const BlockCuts<Accumulation<T>>& cuts, EntriesOut<Accumulation<T>, Index> kept,
                    Report* report) {
@@ -316,7 +316,7 @@ void select_blocks(Executor& executor, const Pieces<T>& acc, const BlockGrid& gr
   executor.launch(1, BeginBlocks<Value>{cuts});
   executor.launch(runs, WithLast{CutBlocks<T>{acc, grid, cuts},
                                  AddBlocks<Value>{runs, cuts, report}, cuts.ended});
-  executor.launch(runs, WriteBlocks<T, Index>{acc, grid, cuts, kept});
+  executor.launch(runs, WriteBlocks<T>{acc, grid, cuts, kept});
 }
 
 }  // namespace gtopk::sparse::device

@@ -42,21 +42,20 @@ struct RuleWorkspace {
 
 /// All launches. `kept`: room for rule.most. `state` and `next`: as of select_from_state(), for its
 /// kind.
-template <class T, class Index, class Executor>
+template <class T, class Executor>
 void select_by(const SelectionRule& rule, Executor& executor, const Pieces<T>& acc, std::uint64_t d,
                const RuleWorkspace<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,
                Report* report, const double* state = nullptr, double* next = nullptr) {
   switch (rule.kind) {
     case SelectionRule::Kind::kExact:
-      return select<T, Index>(executor, acc, d, rule.k, room.exact, kept, report);
+      return select<T>(executor, acc, d, rule.k, room.exact, kept, report);
     case SelectionRule::Kind::kNormal:
     case SelectionRule::Kind::kSample:
-      return select_approximately<T, Index>(executor, acc, d, rule, room.search, kept, report);
+      return select_approximately<T>(executor, acc, d, rule, room.search, kept, report);
     case SelectionRule::Kind::kThreshold:
-      return select_from_state<T, Index>(executor, acc, rule, room.search, kept, report, state,
-                                         next);
+      return select_from_state<T>(executor, acc, rule, room.search, kept, report, state, next);
     case SelectionRule::Kind::kBlocks:
-      return select_blocks<T, Index>(executor, acc, grid_of(d, rule), room.blocks, kept, report);
+      return select_blocks<T>(executor, acc, grid_of(d, rule), room.blocks, kept, report);
   }
 }
 

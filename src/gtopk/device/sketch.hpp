@@ -215,7 +215,7 @@ struct Estimate {
 
 /// All launches that find the first `most` of d in the selection order of their estimates. `sums`:
 /// finite cells. Cells and entries may be in pinned memory.
-template <class Value, class Index, class Executor>
+template <class Value, class Executor>
 void find_heaviest(Executor& executor, std::uint64_t d, const SketchHashes& hashes,
                    const Value* sums, std::uint64_t most, const SketchWorkspace<Value>& room,
                    EntriesOut<Value, Index> heaviest, Report* report) {
@@ -223,8 +223,8 @@ void find_heaviest(Executor& executor, std::uint64_t d, const SketchHashes& hash
   executor.launch(executor.wide(),
                   TakeCells<Value>{sums, hashes.cells(), room.cells, all, room.piece});
   executor.launch(executor.wide(), Estimate<Value>{room.cells, hashes, d, room.estimates});
-  select<Value, Index>(executor, Pieces<Value>{room.piece, 1, tiles_of(d)}, d, most, room.selection,
-                       heaviest, report);
+  select<Value>(executor, Pieces<Value>{room.piece, 1, tiles_of(d)}, d, most, room.selection,
+                heaviest, report);
 }
 
 }  // namespace gtopk::sparse::device

@@ -42,7 +42,7 @@ struct Accumulate {
 };
 
 /// acc at some indices, and whether all of it is finite.
-template <class T, class Index>
+template <class T>
 struct Gather {
   using Value = Accumulation<T>;
   struct Shared {};

@@ -111,7 +111,7 @@ struct LeaveState {
 
 /// All launches of a selection of the kind kThreshold. `kept`: room for rule.most. `state`, what
 /// the last step has left, and `next`, what this one leaves: the numbers of a SelectorState.
-template <class T, class Index, class Executor>
+template <class T, class Executor>
 void select_from_state(Executor& executor, const Pieces<T>& acc, const SelectionRule& rule,
                        const SearchWorkspace<Accumulation<T>>& room,
                        EntriesOut<Accumulation<T>, Index> kept, Report* report, const double* state,

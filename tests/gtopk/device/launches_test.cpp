@@ -84,22 +84,19 @@ TEST(Launches, AreOfKernelsThatWereLoaded) {
   cuda::launch_all_of_values<float>(loaded);
   NotingExecutor launched;
   for (const std::uint64_t d : {std::uint64_t{1000}, std::uint64_t{600'000}}) {
-    for (const std::uint32_t index_bytes : {4U, 8U}) {
-      for (const Kind kind :
-           {Kind::kExact, Kind::kNormal, Kind::kSample, Kind::kThreshold, Kind::kBlocks}) {
-        cuda::SelectCall call;
-        call.acc = {.index_bytes = index_bytes, .d = d};
-        call.rule = {.kind = kind, .k = 100, .stride = 7, .block = 64};
-        cuda::select<float>(launched, call);
-      }
-      cuda::FindCall find;
-      find.index_bytes = index_bytes;
-      find.d = d;
-      find.most = 800;
-      cuda::find<float>(launched, find);
+    for (const Kind kind :
+         {Kind::kExact, Kind::kNormal, Kind::kSample, Kind::kThreshold, Kind::kBlocks}) {
+      cuda::SelectCall call;
+      call.acc.d = d;
+      call.rule = {.kind = kind, .k = 100, .stride = 7, .block = 64};
+      cuda::select<float>(launched, call);
     }
+    cuda::FindCall find;
+    find.d = d;
+    find.most = 800;
+    cuda::find<float>(launched, find);
   }
-  EXPECT_EQ(launched.kernels().size(), 26U);
+  EXPECT_EQ(launched.kernels().size(), 23U);
   for (const std::type_index& kernel : launched.kernels()) {
     EXPECT_TRUE(loaded.kernels().contains(kernel)) << kernel.name();
   }

@@ -1,11 +1,13 @@
-// The kernels of the approximate selections and of blocks, on the CPU, where elements are more than
-// 2^31 and 2^32, and grids larger than some dimensions of a GPU's may be. Of the long vector only
-// the pages that are written exist, and of its grid only the blocks that meet them run.
+// The kernels of the approximate selections and of blocks, on the CPU, where a vector is as long
+// as may be, 2^32 - 1 elements, and grids larger than some dimensions of a GPU's may be. Of the
+// long vector only the pages that are written exist, and of its grid only the blocks that meet them
+// run.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -17,8 +19,7 @@ namespace {
 
 using testing::HostExecutor;
 
-constexpr std::uint64_t kElements =
-    (std::uint64_t{1} << 32U) + std::uint64_t{3} * device::kTile + 9;
+constexpr std::uint64_t kElements = std::numeric_limits<device::Index>::max();
 
 /// Zeros, but for 3 at some places.
 class LongVector : public ::testing::Test {
@@ -55,16 +56,16 @@ class LongVector : public ::testing::Test {
     return blocks;
   }
 
-  const std::vector<std::uint64_t> places_ = {
-      (std::uint64_t{1} << 31U) - 1, (std::uint64_t{1} << 31U) + 1, (std::uint64_t{1} << 32U) - 1,
-      std::uint64_t{1} << 32U, kElements - 1};
+  const std::vector<device::Index> places_ = {(1U << 31U) - 1, (1U << 31U) + 1,
+                                              kElements - 3 * device::kTile, kElements - 5000,
+                                              kElements - 1};
   void* memory_ = MAP_FAILED;
   device::Piece<Float16> piece_;
   device::Pieces<Float16> acc_;
   HostExecutor executor_{1, 1};
 };
 
-TEST_F(LongVector, IsCountedBehindTwoToTheThirtyTwoElements) {
+TEST_F(LongVector, IsCountedBehindTwoToTheThirtyOneElements) {
   device::Search search{.threshold = 2};
   executor_.launch_some(acc_.tiles, meeting(device::kTile),
                         device::CountReaching<Float16>{acc_, &search});
@@ -72,10 +73,10 @@ TEST_F(LongVector, IsCountedBehindTwoToTheThirtyTwoElements) {
   EXPECT_EQ(search.finite, 1U);
 }
 
-TEST_F(LongVector, IsSummedUpBehindTwoToTheThirtyTwoElements) {
+TEST_F(LongVector, IsSummedUpBehindTwoToTheThirtyOneElements) {
   constexpr std::uint64_t kTogether = device::SumChunks<Float16>::kTogether;
   const std::uint64_t chunks = device::SumChunks<Float16>::chunks_of(kElements);
-  ASSERT_EQ(chunks, (std::uint64_t{1} << 20U) + 4);
+  ASSERT_EQ(chunks, std::uint64_t{1} << 20U);
   std::vector<double> sums(chunks);
   std::vector<double> squares(chunks);
   executor_.launch_some((chunks + kTogether - 1) / kTogether, meeting(kMomentsChunk * kTogether),
@@ -89,18 +90,18 @@ TEST_F(LongVector, IsSummedUpBehindTwoToTheThirtyTwoElements) {
   EXPECT_EQ(squares, expected);
 }
 
-TEST_F(LongVector, IsSampledBehindTwoToTheThirtyTwoElements) {
+TEST_F(LongVector, IsSampledBehindTwoToTheThirtyOneElements) {
   const std::uint64_t stride = 101;
   const std::uint64_t sample = (kElements + stride - 1) / stride;
   const device::SampleSource<Float16> source{acc_, stride, sample};
   const std::uint64_t last = sample - 1;
   piece_.tensor[last * stride] = to_float16(5);
   const auto view = source.open_loose(source.loose_tiles() - 1);
-  ASSERT_GT(last * stride, std::uint64_t{1} << 32U);
+  ASSERT_GT(last * stride, std::uint64_t{1} << 31U);
   EXPECT_EQ(view.value(view.size - 1), 5.0F);
 }
 
-TEST_F(LongVector, IsCutIntoBlocksBehindTwoToTheThirtyTwoElements) {
+TEST_F(LongVector, IsCutIntoBlocksBehindTwoToTheThirtyOneElements) {
   constexpr std::uint64_t kBlock = 5000;
   const device::BlockGrid grid{kElements, kBlock, 2, 1};
   ASSERT_EQ(grid.count(), kElements / kBlock + 1);
@@ -122,11 +123,11 @@ TEST_F(LongVector, IsCutIntoBlocksBehindTwoToTheThirtyTwoElements) {
     before += here;
   }
   ASSERT_EQ(before, places_.size());
-  std::vector<std::uint64_t> indices(places_.size());
+  std::vector<device::Index> indices(places_.size());
   std::vector<float> values(places_.size());
-  executor_.launch_some(grid.count(), blocks,
-                        device::WriteBlocks<Float16, std::uint64_t>{
-                            acc_, grid, cuts, {indices.data(), values.data()}});
+  executor_.launch_some(
+      grid.count(), blocks,
+      device::WriteBlocks<Float16>{acc_, grid, cuts, {indices.data(), values.data()}});
   EXPECT_EQ(indices, places_);
   EXPECT_EQ(values, std::vector<float>(places_.size(), 3));
 }
@@ -152,8 +153,8 @@ TEST(LargeGrids, SelectLikeSmallOnes) {
     std::vector<float> values(rule.most);
     device::Report report;
     HostExecutor executor(7, wide);
-    device::select_by<float, std::uint32_t>(rule, executor, acc, kSize, room,
-                                            {indices.data(), values.data()}, &report);
+    device::select_by<float>(rule, executor, acc, kSize, room, {indices.data(), values.data()},
+                             &report);
     EXPECT_EQ(report.kept, rule.most);
     return indices;
   };

@@ -60,9 +60,8 @@ class RuledSelectors : public Selectors<Param> {
                                     : std::numeric_limits<Value>::quiet_NaN());
   }
 
-  /// Where the elements' numbers pass what a signed or an unsigned index of 32 bits can hold.
-  static constexpr std::uint64_t kFarBegin =
-      (std::uint64_t{1} << (sizeof(Index) == 8 ? 32U : 31U)) - 5;
+  /// Where the elements' numbers pass what a signed number of 32 bits can hold.
+  static constexpr std::uint64_t kFarBegin = (std::uint64_t{1} << 31U) - 5;
 
   /// `begin`: the number of the first element.
   Outcome expected(Case one, const SelectionRule& rule, std::uint64_t begin) {

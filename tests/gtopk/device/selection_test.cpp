@@ -55,9 +55,8 @@ class DeviceSelection : public RuledSelectors<Param> {
     HostExecutor executor(random(), 1 + random() % 4);
     Outcome outcome;
     device::Report report;
-    device::select_by<T, Index>(rule, executor, pieces.view(), d, room, outcome.list.out(rule.most),
-                                &report, one.state.numbers.data(),
-                                outcome.selection.next.numbers.data());
+    device::select_by<T>(rule, executor, pieces.view(), d, room, outcome.list.out(rule.most),
+                         &report, one.state.numbers.data(), outcome.selection.next.numbers.data());
     outcome.selection.count = report.kept;
     outcome.selection.finite = report.finite != 0;
     outcome.list.shrink(report.kept);
@@ -71,7 +70,7 @@ class DeviceSelection : public RuledSelectors<Param> {
   }
 };
 
-TYPED_TEST_SUITE(DeviceSelection, testing::AllTypes);
+TYPED_TEST_SUITE(DeviceSelection, testing::NarrowTypes);
 
 TYPED_TEST(DeviceSelection, GivesWhatTheSelectorGivesOnAnyData) {
   std::map<Rule, int> kinds;

@@ -22,6 +22,10 @@ using AllTypes = ::testing::Types<Types<float, std::uint32_t>, Types<float, std:
                                   Types<Bfloat16, std::uint32_t>, Types<Bfloat16, std::uint64_t>,
                                   Types<Float16, std::uint32_t>, Types<Float16, std::uint64_t>>;
 
+/// With the indices that devices have.
+using NarrowTypes = ::testing::Types<Types<float, std::uint32_t>, Types<double, std::uint32_t>,
+                                     Types<Bfloat16, std::uint32_t>, Types<Float16, std::uint32_t>>;
+
 template <class T>
 inline constexpr DataType kTypeOf = std::is_same_v<T, float>      ? DataType::kFloat32
                                     : std::is_same_v<T, double>   ? DataType::kFloat64
