@@ -1,17 +1,17 @@
 """Sparse and dense gradient all-reduce over UCX for torch.distributed.
 
-``torch.distributed.init_process_group("gtopk")`` needs no import of this package; these do:
+``torch.distributed.init_process_group("gtopk")`` does not need this package imported. Import it to:
 
 - Train with DDP: attach (or SparseState and sparse_hook). Without DDP: DistributedOptimizer. With
-  FSDP2: fsdp_hook. Over slow links, with exchanges every H steps: OuterOptimizer.
-- Checkpoints on any number of ranks: save, load.
+  FSDP2: fsdp_hook. Over slow links, with one exchange every H steps: OuterOptimizer.
+- Write checkpoints that any number of ranks can read: save, load.
 - Measure and choose: advise, plan, stats, diagnose, flight_recorder.
-- The collective itself: sparse_all_reduce.
-- Groups: launch_env (mpirun, prterun, srun), ReplicaGroup (ranks that change), create_backend and
-  Backend (without torch's registry).
+- Call the collective itself: sparse_all_reduce.
+- Make groups: launch_env (mpirun, prterun, srun), ReplicaGroup (ranks that change), create_backend
+  and Backend (without torch's registry).
 
-They are loaded on first use: ``import torch`` runs this file (through the entry point in
-``_autoload.py``), so nothing here may fail or take time.
+All names are loaded on first use. ``import torch`` runs this file (through the entry point in
+``_autoload.py``), so nothing here may fail or take long.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gtopk.training.sparse_state import SparseState
 
     __version__: str
-    """Version of the package that is installed."""
+    """The version of the installed package."""
 
 __all__ = [
     "Backend",
@@ -99,5 +99,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# With TORCH_DEVICE_BACKEND_AUTOLOAD=0 torch looks for no backends: `import gtopk` does it then.
+# With TORCH_DEVICE_BACKEND_AUTOLOAD=0 torch loads no backends, so `import gtopk` registers ours.
 register()

@@ -1,7 +1,7 @@
-"""The entry point that torch calls: registers the backend "gtopk", and ``pmix://``.
+"""The entry point that torch calls: registers the backend "gtopk" and ``pmix://``.
 
-As an entry point of torch.backends it is called at the end of ``import torch``; as one of
-torch.distributed.backends (torch 2.14 and up) when a backend is requested by name.
+torch calls the torch.backends entry point at the end of ``import torch``, and the
+torch.distributed.backends one (torch 2.14 and up) when a backend is requested by name.
 
 Native code is loaded only when the first process group is made. A broken installation must not
 break ``import torch``, so nothing here raises.
@@ -28,7 +28,7 @@ def register() -> None:
 
         if not dist.is_available() or _NAME.upper() in dist.Backend._plugins:
             return
-        # A list, as torch would take a str letter by letter.
+        # This is a list because torch would iterate over a str letter by letter.
         dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
         dist.register_rendezvous_handler("pmix", _meet_by_pmix)
     except Exception as error:
@@ -47,10 +47,10 @@ def _meet_by_pmix(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
 
 
 def _create(options: _DistributedBackendOptions, backend_options: object | None) -> Backend:
-    """Meet the other ranks of a group; torch calls this from init_process_group and new_group.
+    """Meet the other ranks of a group; called by init_process_group and new_group.
 
-    Raises ImportError where the native part cannot be loaded, NotImplementedError for pg_options,
-    ValueError for ranks that are not distinct, torch.distributed.DistBackendError where ranks do
+    Raises ImportError if the native library cannot be loaded, NotImplementedError for pg_options,
+    ValueError if the ranks are not distinct, and torch.distributed.DistBackendError if the ranks do
     not find each other.
     """
     if backend_options is not None:
@@ -58,7 +58,7 @@ def _create(options: _DistributedBackendOptions, backend_options: object | None)
             f"gtopk: pg_options are not implemented, given {type(backend_options).__name__}"
         )
     ranks = list(options.global_ranks_in_group)
-    if len(set(ranks)) != len(ranks):  # not every torch checks that
+    if len(set(ranks)) != len(ranks):  # some versions of torch do not check this
         raise ValueError(f"gtopk: a group needs distinct ranks, given {ranks}")
     from gtopk.core import _native
 
@@ -68,6 +68,6 @@ def _create(options: _DistributedBackendOptions, backend_options: object | None)
         options.group_size,
         options.timeout,
         options.group_id,
-        reconfigurable=getattr(options, "enable_reconfigure", False),  # of torch 2.14 and up
+        reconfigurable=getattr(options, "enable_reconfigure", False),  # torch 2.14 and up
     )
     return backend

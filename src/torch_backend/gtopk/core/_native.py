@@ -1,6 +1,6 @@
-"""Loads the library for the loaded version of torch, once, after the UCX that it uses.
+"""Loads the library for the running version of torch, once, after the UCX that it uses.
 
-``_autoload`` must not import it before a process group is requested.
+``_autoload`` must not import this module before a process group is requested.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend, ProcessGroup, Store
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_leaves: int | None = None  # the process that leave_at_exit() was called in
+_leaves: int | None = None  # the process that called leave_at_exit()
 
-_warned = False  # of a secret that protects nothing here
+_warned = False  # whether the user was warned about an unused secret
 
 
 @functools.cache
 def load() -> Any:
     """Load the library; return its operators, ``torch.ops.gtopk`` (operators.cpp).
 
-    Raises ImportError that says what is missing, or for which versions of torch there is a library,
-    or that the process has another UCX.
+    Raises ImportError, which says what is missing, which versions of torch are supported, or that
+    the process has loaded another UCX.
     """
     import torch
 
@@ -52,17 +52,17 @@ def load() -> Any:
 
 
 class Gate(Protocol):
-    """torch.classes.gtopk.Gate: where the parts of a step wait for one another (gtopk/gate.hpp)."""
+    """torch.classes.gtopk.Gate: the parts of a step wait for one another here (gtopk/gate.hpp)."""
 
     def arrive(self, happened: bool) -> None:
-        """One of the parts says whether it happened; the last one decides for all."""
+        """Report whether one of the parts happened; the last arrival decides for all."""
 
     def shut(self) -> None:
-        """The step broke off: nothing commits."""
+        """Abort the step: nothing commits."""
 
 
 def gate(arrivals: int) -> Gate:
-    """Make a gate for that many arrivals."""
+    """Make a gate that waits for `arrivals` parts."""
     import torch
 
     load()
@@ -70,16 +70,16 @@ def gate(arrivals: int) -> Gate:
 
 
 def fail(future: torch.futures.Future[Any], error: Exception) -> None:
-    """Complete a future with an error that DDP raises as it is; runs callbacks, here."""
+    """Complete a future with an error that DDP raises unchanged; runs the callbacks here."""
     load().fail(future, type(error).__name__, str(error))
 
 
 def library_for(torch: str, files: Iterable[str]) -> str:
-    """The file among `files` for this version of torch.
+    """Return the file among `files` that was built for this version of torch.
 
-    The minor version must match exactly: c10d's vtables change with each, and a library for another
-    one may load all the same. They do not change with patch versions. Raises ImportError if there
-    is none.
+    The minor version must match exactly: c10d's vtables change with each minor version, but not
+    with patch versions, and a library built for another one may load all the same. Raises
+    ImportError if there is none.
     """
     there = sorted(
         tuple(map(int, found.groups()))
@@ -120,17 +120,17 @@ def create_backend(
 ) -> tuple[Backend, int]:
     """Meet the other ranks of the group `name`; blocks. Returns the backend and its number.
 
-    reconfigurable: ranks meet only in the backend's reconfigure() (torch 2.14 and up).
+    reconfigurable: the ranks meet only in the backend's reconfigure() (torch 2.14 and up).
 
-    Raises ImportError as load() does, torch.distributed.DistBackendError where ranks do not find
-    each other or the environment has an invalid GTOPK_SECRET.
+    Raises ImportError as load() does, and torch.distributed.DistBackendError if the ranks do not
+    find each other or GTOPK_SECRET is invalid.
     """
     import torch
 
     native = load()
     _check_secret(native, rank, size)
     leave_at_exit()
-    # Operators can neither take nor return a Backend: a group carries it.
+    # Operators can neither take nor return a Backend, so a group carries it.
     carrier = _carrier(store, rank, size)
     milliseconds = round(timeout.total_seconds() * 1000)
     number: int = native.create_backend(carrier.boxed(), milliseconds, name, reconfigurable)
@@ -138,9 +138,9 @@ def create_backend(
 
 
 def number_of(group: ProcessGroup, backend: Backend, device: torch.device) -> int | None:
-    """The number by which operators know the backend of `group`; None for another than gtopk's.
+    """Return the number by which operators know the backend of `group`; None if it is not gtopk's.
 
-    The backend may be behind a wrapper in the group. device: the one that `group` uses it for.
+    The group may wrap the backend. device: the one that `group` uses the backend for.
     """
     import torch
     from torch.distributed import HashStore, ProcessGroup
@@ -148,7 +148,7 @@ def number_of(group: ProcessGroup, backend: Backend, device: torch.device) -> in
     cpu = torch.device("cpu")
     if device != cpu or group._get_backend(cpu) is not backend:
         carrier = _carrier(HashStore(), backend.rank(), backend.size())
-        carrier.bound_device_id = group.bound_device_id  # which registering gives the backend
+        carrier.bound_device_id = group.bound_device_id  # registering passes it to the backend
         carrier._register_backend(cpu, ProcessGroup.BackendType.CUSTOM, backend)
         group = carrier
     number: int | None = load().number_of(group.boxed())
@@ -156,10 +156,10 @@ def number_of(group: ProcessGroup, backend: Backend, device: torch.device) -> in
 
 
 def leave_at_exit() -> None:
-    """Register leaving the remaining groups before torch and the interpreter shut down.
+    """Arrange to leave the remaining groups before torch and the interpreter shut down.
 
-    Idempotent per process: children of multiprocessing forget what their parent registered, and run
-    no atexit functions, as they end with os._exit().
+    Idempotent per process. Children of multiprocessing forget what their parent registered, and end
+    with os._exit(), so they run no atexit functions.
     """
     global _leaves
     if _leaves == os.getpid():
@@ -167,18 +167,18 @@ def leave_at_exit() -> None:
     _leaves = os.getpid()
     shutdown = load().shutdown
     atexit.register(lambda: shutdown(_uncaught_error()))
-    # Any priority will do: without one it would never run at exit.
+    # Any priority will do, but without one it would never run at exit.
     multiprocessing.util.Finalize(None, shutdown, args=("",), exitpriority=0)
 
 
 def _uncaught_error() -> str:
-    """The exception that ends this process, if one does: Python has printed and kept it."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # until 3.11
+    """Return the exception that ends this process, if any; Python has already printed it."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # up to Python 3.11
     return "" if error is None else f"{type(error).__name__}: {error}"
 
 
 def _check_secret(native: Any, rank: int, size: int) -> None:
-    """Warn, once and on the first rank, of a secret: torch's store does not know it."""
+    """Warn, once and on the first rank, that a secret does not protect torch's store."""
     global _warned
     if native.has_job_secret() and size > 1 and rank == 0 and not _warned:
         _warned = True

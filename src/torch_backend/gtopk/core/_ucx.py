@@ -1,7 +1,7 @@
-"""Decides which UCX this process uses: the wheel's, or one that something else has loaded.
+"""Decides which UCX this process uses: the wheel's, or one that is already loaded.
 
 Two copies of UCX in one process share symbols and crash. The loader finds libraries by SONAME,
-which is libucp.so.0 in all versions, so a library that comes later uses the copy that came first.
+which is libucp.so.0 in all versions, so a library loaded later uses the first copy.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _LIBRARY = re.compile(r"lib(?:ucp|uct|ucs|ucm)\.so(?:\.|$)")
 
 
 def load() -> None:
-    """Load the UCX of the wheel libucx, unless the process has one that is as new.
+    """Load the UCX of the wheel libucx, unless the process already has one that is as new.
 
     Without that wheel the loader looks for the system's UCX.
 
-    Raises ImportError, which names both, if the process has an older one.
+    Raises ImportError, naming both, if the loaded one is older.
     """
     try:
         import libucx
@@ -31,20 +31,20 @@ def load() -> None:
         libucx.load_library()
     except OSError as error:
         raise ImportError(f"gtopk: UCX cannot be loaded: {error}{in_this_process()}") from error
-    # RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY makes it load another.
+    # RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY makes the wheel load another one.
     _is_present(lib, libucx.__version__)
 
 
 def in_this_process() -> str:
-    """The end of an error's text: which UCX the process has; empty if it has none."""
+    """Return an ending for an error text: which UCX is loaded; empty if none is."""
     libraries = _mapped()
     return f". In this process: {_describe(libraries)}" if libraries else ""
 
 
 def _is_present(lib: str, needed: str) -> bool:
-    """Whether the process has a UCX: that in `lib`, or one of the version `needed` or newer.
+    """Return whether the process has a UCX: that in `lib`, or any of version `needed` or newer.
 
-    Raises ImportError if it is older.
+    Raises ImportError if the one it has is older.
     """
     others = _mapped()
     if not others:
@@ -63,7 +63,7 @@ def _is_present(lib: str, needed: str) -> bool:
 
 
 def _mapped() -> list[str]:
-    """The paths of the UCX libraries in this process, libucp first."""
+    """Return the paths of the UCX libraries loaded in this process, libucp first."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
             paths = {line.rstrip("\n").split(maxsplit=5)[-1] for line in lines}
@@ -78,7 +78,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _version_of(libraries: list[str]) -> tuple[int, ...] | None:
-    """The version of a UCX that is loaded; None if its libucp is not."""
+    """Return the version of the loaded UCX; None if its libucp is not loaded."""
     for path in libraries:
         if os.path.basename(path).startswith("libucp"):
             numbers = [ctypes.c_uint() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""One group's backend: torch's view of it, and what gtopk adds."""
+"""The backend of one group: torch's view of it, and what gtopk adds."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class Options(Protocol):
-    """What operators need of gtopk.ops.options.SparseOptions."""
+    """What operators need from gtopk.ops.options.SparseOptions."""
 
     @property
     def arguments(self) -> Mapping[str, str | float]:
-        """The options as operators name and take them."""
+        """The options under the names and types that operators take."""
 
 
-# Of them, those that determine a plan.
+# The options that determine a plan.
 _OF_PLANS = ("k", "density", "block", "select", "wire", "mean", "op", "semantics")
 
 
 class GtopkBackend:
-    """A gtopk backend. Also has all methods of torch's Backend (allreduce, send, abort, …)."""
+    """A gtopk backend. It also has all methods of torch's Backend (allreduce, send, abort, …)."""
 
     def __init__(self, backend: Backend, number: int) -> None:
-        """Hold a gtopk backend, and the number by which operators know it."""
+        """Hold a gtopk backend and the number by which operators know it."""
         self._backend = backend
         self._number = number
         self._operators = _native.load()
@@ -60,13 +60,13 @@ class GtopkBackend:
     ) -> Work:
         """See gtopk.sparse_all_reduce; the future's value is `tensors`.
 
-        delivered: [indices, values] (int64, the accumulation type), which receive the result's
-        indices and their sums; each as long as the result may be. "dense" records all elements in
-        order and does not write indices.
+        delivered: [indices, values] (int64, the accumulation type), which receive the indices of
+        the result and their sums; each is as long as the result may be. "dense" records all
+        elements in order and writes no indices.
 
         scale: multiplies the result before it is rounded; residuals are not scaled. gate: from
         _native.gate(); the operation commits only if everything that arrives there has happened.
-        momentum: shaped like the residual; set to zero where what this rank sent was cleared.
+        momentum: has the residual's shape; zeroed where this rank's entries were cleared.
         """
         work = self._operators.sparse_all_reduce(
             self._number,
@@ -91,13 +91,14 @@ class GtopkBackend:
     def end_of(self, work: Work) -> Future[list[torch.Tensor]]:
         """Return the future of a Work whose callbacks call no collectives of the group.
 
-        They run as soon as it ends; those of other futures run in the order of the collectives.
+        These callbacks run as soon as the Work ends; those of other futures run in the order of the
+        collectives.
         """
         self._operators.leave_order(work.boxed())
         return work.get_future()
 
     def last_plan(self) -> tuple[Any, ...]:
-        """Return the plan of the last "auto" to end, as plan() does; begins with "" if none."""
+        """Return the plan of the last "auto" to end, in plan()'s format; starts with "" if none."""
         told: tuple[Any, ...] = self._operators.last_plan(self._number)
         return told
 
@@ -107,18 +108,18 @@ class GtopkBackend:
         return {**counts, **seconds, "transport": transport}
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
-        """Set the timeout of later operations that are given none."""
+        """Set the default timeout of later operations."""
         self._operators.set_timeout(self._number, round(timeout.total_seconds() * 1000))
 
     def get_error(self) -> ErrorType:
-        """SUCCESS, or why the group failed: TIMEOUT or COMM_ERROR."""
+        """Return SUCCESS, or why the group failed: TIMEOUT or COMM_ERROR."""
         return ErrorType(self._operators.get_error(self._number))
 
 
 def sequence_number(work: Work) -> int:
-    """The number of a gtopk Work's collective in its group, from 1; 0 for a message.
+    """Return the number of a gtopk Work's collective in its group, from 1; 0 for a message.
 
-    Of a coalescing window, that of its last collective.
+    For a coalescing window, return that of its last collective.
     """
     number: int = _native.load().sequence_number(work.boxed())
     return number

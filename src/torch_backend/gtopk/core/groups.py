@@ -1,4 +1,4 @@
-"""From a torch.distributed process group to the gtopk backend behind it."""
+"""Finds the gtopk backend of a torch.distributed process group."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from gtopk.core.replicas import ReplicaGroup
 
-# Cached: finding one takes a few microseconds, and a group keeps its backend.
+# The result is cached: a lookup takes a few microseconds, and a group keeps its backend.
 _found: weakref.WeakKeyDictionary[dist.ProcessGroup, GtopkBackend] = weakref.WeakKeyDictionary()
 
 
 def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
-    """The gtopk backend of `group` (None: the default group), whatever devices it serves.
+    """Return the gtopk backend of `group` (None: the default group), whatever devices it serves.
 
-    For a ReplicaGroup, the one of its present ranks: a new one after each configure().
+    For a ReplicaGroup, return the backend of its present ranks; each configure() makes a new one.
 
     Raises RuntimeError if no process group was initialised, ValueError if this rank is not in the
     group or the group uses another backend, and DistBackendError for a ReplicaGroup without ranks.
@@ -44,19 +44,19 @@ def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
 
 
 def has_ranks_that_change(group: object) -> TypeGuard[ReplicaGroup]:
-    """Whether it is a ReplicaGroup, of which torch.distributed knows nothing."""
+    """Return whether it is a ReplicaGroup, which torch.distributed does not know."""
     return hasattr(group, "current_backend")
 
 
 def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
-    """Return the numbers by which ranks are known, in their order: global ranks, if any."""
+    """Return the ranks' numbers, in the order of the group: global ranks if there are any."""
     if has_ranks_that_change(group):
         return list(range(group.size()))
     return dist.get_process_group_ranks(group)
 
 
 def meeting_place(group: dist.ProcessGroup | None) -> torch.device:
-    """Return where tensors for the group can be: the CPU, unless it has no backend for that."""
+    """Return the device for the group's tensors: the CPU, unless the group has no CPU backend."""
     if group is None:
         group = default_group()
     cpu = torch.device("cpu")
@@ -69,7 +69,7 @@ def meeting_place(group: dist.ProcessGroup | None) -> torch.device:
 def _find(group: dist.ProcessGroup) -> GtopkBackend:
     for device in devices_of(group):
         backend = backend_on(group, device)
-        # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
+        # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps every backend in one that checks its calls.
         backend = getattr(backend, "wrapped_pg", backend)
         number = _native.number_of(group, backend, device)
         if number is not None:

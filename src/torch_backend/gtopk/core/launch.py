@@ -1,8 +1,8 @@
-"""Start-up under mpirun, prterun or srun: this rank and torch's store, as the launcher says.
+"""Start-up under mpirun, prterun or srun: finds this rank and torch's store from the launcher.
 
-Rank 0 serves a TCPStore as long as its process lives. With PMIx it is at a port that the system
-chooses, and the others get its address from PMIx. In a Slurm step without PMIx address and port
-follow from the step's variables.
+Rank 0 serves a TCPStore for as long as its process lives. With PMIx the system chooses the port,
+and the other ranks get the address from PMIx. In a Slurm step without PMIx, address and port follow
+from the step's variables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
 
 _TIMEOUT = timedelta(minutes=5)
-_served: TCPStore | None = None  # rank 0's, which lives as long as the process
+_served: TCPStore | None = None  # rank 0's store, which lives as long as the process
 
 
 class _Place(NamedTuple):
@@ -31,20 +31,20 @@ class _Place(NamedTuple):
 
 
 def launch_env(timeout: timedelta = _TIMEOUT) -> dict[str, str]:
-    """Set the environment variables that torchrun would set, as the launcher says; return them.
+    """Set the environment variables that torchrun would set, from the launcher; return them.
 
-    Call it on every rank, before ``init_process_group("gtopk")``. Sets RANK, WORLD_SIZE,
+    Call it on every rank, before ``init_process_group("gtopk")``. It sets RANK, WORLD_SIZE,
     MASTER_ADDR and MASTER_PORT, and LOCAL_RANK and LOCAL_WORLD_SIZE if the launcher provides them.
-    A no-op if RANK is already set (torchrun, a second call).
+    It is a no-op if RANK is already set (torchrun, a second call).
 
-    mpirun, prterun and srun --mpi=pmix are asked through PMIx: blocks until rank 0 has called it,
-    at most for `timeout`. Without PMIx the variables of srun's step are read (SLURM_PROCID and
-    others): MASTER_ADDR is then the first host of the step, and MASTER_PORT follows from the
-    numbers of job and step, unless they are set already. A batch script and a shell of salloc are
-    no step: put srun before the command.
+    Under mpirun, prterun and srun --mpi=pmix it asks PMIx: it then blocks until rank 0 has called
+    it, for at most `timeout`. Without PMIx it reads the variables of srun's step (SLURM_PROCID and
+    others): MASTER_ADDR is then the first host of the step, and MASTER_PORT follows from the job's
+    and the step's numbers, unless they are already set. Batch scripts and salloc shells are not
+    steps: put srun before the command.
 
-    Raises torch.distributed.DistBackendError if no launcher has numbered this process, or rank 0 is
-    not found in time.
+    Raises torch.distributed.DistBackendError if no launcher has numbered this process, or if rank 0
+    is not found in time.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not os.environ.get("RANK"):
@@ -57,12 +57,12 @@ def launch_env(timeout: timedelta = _TIMEOUT) -> dict[str, str]:
 def meet_by_pmix(
     url: str, timeout: timedelta = _TIMEOUT, **options: Any
 ) -> Iterator[tuple[Store, int, int]]:
-    """Handle torch's rendezvous ``pmix://``: the store, this rank, the number of ranks.
+    """Handle torch's rendezvous ``pmix://``: return the store, this rank, the number of ranks.
 
-    In a Slurm step without PMIx it goes by the step's variables, as launch_env() does.
+    In a Slurm step without PMIx it uses the step's variables, as launch_env() does.
 
     Raises ValueError if rank or world_size were passed to init_process_group and differ from the
-    launcher's, torch.distributed.DistBackendError as launch_env() does.
+    launcher's, and torch.distributed.DistBackendError as launch_env() does.
     """
     from torch.distributed import TCPStore
 
@@ -86,7 +86,7 @@ def meet_by_pmix(
 
 
 def _find(timeout: timedelta) -> tuple[_Place, str, int]:
-    """Return this rank's place, and the address at which it reaches rank 0's store."""
+    """Return this rank's place, and the address of rank 0's store as seen from here."""
     operators = _native.load()
     *numbers, host, port = operators.launcher_place()
     place = _Place(*numbers)
@@ -101,7 +101,7 @@ def _find(timeout: timedelta) -> tuple[_Place, str, int]:
 
 
 def _serve(world_size: int, port: int = 0) -> int:
-    """Keep a store at one port, 0: any; torch's stores at that port in this process share it."""
+    """Serve a store at one port (0: any); torch's stores at that port in this process share it."""
     global _served
     from torch.distributed import DistNetworkError, TCPStore
 

@@ -1,8 +1,8 @@
 """A group whose ranks change during its lifetime: replicas leave, die, join and come back.
 
 It has the methods that torchft expects of a process group: configure (up to 0.2) or reconfigure
-with handles (after it), abort, errored, shutdown, set_timeout and the collectives. It needs no
-torchft, and no default group of torch.distributed.
+with handles (later versions), abort, errored, shutdown, set_timeout and the collectives. It needs
+neither torchft nor a default group of torch.distributed.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ TIMEOUT = timedelta(seconds=60)
 
 
 class ReplicaGroup(ProcessGroup):
-    """A torch process group that starts without ranks and gets them by configure().
+    """A torch process group that starts without ranks and gets them from configure().
 
-    Any thread may call abort(), even while another is in configure(); operations that threads wait
-    for then fail. While the group has no ranks, every method of a process group raises
+    Any thread may call abort(), even while another is in configure(); operations in flight then
+    fail. While the group has no ranks, every method of a process group raises
     torch.distributed.DistBackendError.
     """
 
     def __init__(self, timeout: timedelta = TIMEOUT) -> None:
-        """timeout: of meetings, and of operations without a timeout of their own."""
+        """timeout: of meetings, and the default of operations."""
         super().__init__(0, 1)  # type: ignore[call-arg]  # torch's stubs lack this one
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -66,8 +66,8 @@ class ReplicaGroup(ProcessGroup):
     ) -> None:
         """Replace the group's ranks by `world_size` ranks that meet in a store.
 
-        Collective over the new ranks: blocks until all are there. This rank leaves the old ones
-        properly, unless errored(): its operations in flight have 2 s to end, then they fail.
+        Collective over the new ranks: it blocks until all have called it. This rank leaves the old
+        group gracefully, unless errored(): operations in flight have 2 s to end, then they fail.
 
         Args:
             store_addr: "host:port/prefix" of a running TCPStore; a new prefix each time.
@@ -93,9 +93,9 @@ class ReplicaGroup(ProcessGroup):
     def _configure(self, address: str, rank: int, size: int, timeout: timedelta) -> None:
         with self._lock:
             aborted = self._aborted
-        # Keeps this process's engine, which would otherwise end between two groups and wait for the
-        # goodbyes of replicas that stay. If the engine has lost a replica it is a new one, and the
-        # old engine ends.
+        # Keep this process's engine, which would otherwise end between two groups and wait for the
+        # goodbyes of replicas that stay. If the engine has lost a replica, start a new one and let
+        # the old one end.
         before = self._alone
         self._alone = self._met(HashStore(), 0, 1, "a replica alone", timeout)
         self._leave()
@@ -134,16 +134,16 @@ class ReplicaGroup(ProcessGroup):
         """configure() for the replicas with these handles, which meet in the first one's store.
 
         Args:
-            options: like torch 2.14's ReconfigureOptions: ``handles``, one of each replica; a
-                replica's rank is the place of its handle in the list (a set is sorted first).
-                ``uuid``, the same on all replicas, and new. ``timeout``, of the meeting; None for
-                the group's.
+            options: like torch 2.14's ReconfigureOptions. ``handles``: one per replica; a replica's
+                rank is the position of its handle in the list (a set is sorted first). ``uuid``:
+                new, and the same on all replicas. ``timeout``: of the meeting; None for the
+                group's.
 
         Returns:
-            A Work that has ended: this call blocks.
+            A completed Work, as this call blocks.
 
         Raises:
-            ValueError: handles that are not distinct, or without this replica's.
+            ValueError: the handles are not distinct, or this replica's is missing.
             torch.distributed.DistBackendError: as configure().
         """
         handles = options.handles
@@ -191,14 +191,14 @@ class ReplicaGroup(ProcessGroup):
                 each.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the timeout of meetings, and of operations without one of their own, from now on."""
+        """Set the timeout of later meetings, and the default of later operations."""
         self._timeout = timeout
         backend = self._backend
         if backend is not None:
             backend._set_default_timeout(timeout)
 
     def broadcast_one(self, tensor: torch.Tensor, root: int) -> Any:
-        """broadcast() of one tensor, as torchft calls it."""
+        """Broadcast one tensor; torchft calls it this way."""
         options = BroadcastOptions()
         options.rootRank = root
         return self._ranks().broadcast([tensor], options)
@@ -222,7 +222,7 @@ class ReplicaGroup(ProcessGroup):
         """Return the backend's name."""
         return "gtopk"
 
-    getBackendName = name  # noqa: N815  # as torchft calls it
+    getBackendName = name  # noqa: N815  # torchft's name for it
 
     def _ranks(self) -> ProcessGroup:
         group = self._group
@@ -242,7 +242,7 @@ class ReplicaGroup(ProcessGroup):
             backend, self._backend, self._group = self._backend, None, None
         if backend is None:
             return
-        # Not if all is well: others may still be in an operation that this rank has finished.
+        # Skip this if all is well: others may still be in an operation that this rank has finished.
         if backend.get_error().name != "SUCCESS":
             backend.abort()
         backend.shutdown()
@@ -281,7 +281,7 @@ for _name in (
 
 
 def _store_at(address: str, timeout: timedelta) -> Store:
-    """A client of the store at "host:port/prefix"; an IPv6 host may stand in brackets."""
+    """Return a client of the store at "host:port/prefix"; an IPv6 host may be in brackets."""
     place, _, prefix = address.partition("/")
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit():

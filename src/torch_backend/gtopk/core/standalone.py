@@ -15,7 +15,7 @@ TIMEOUT = timedelta(minutes=30)
 
 
 class _OfGtopk(type):
-    """Makes isinstance() work: to Python every backend is torch's Backend, whatever its class."""
+    """Makes isinstance() work: in Python every backend has the type of torch's Backend."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if isinstance(instance, GtopkBackend):
@@ -27,7 +27,7 @@ class Backend(metaclass=_OfGtopk):
     """For ``isinstance(backend, gtopk.Backend)``: true for any gtopk backend, however created."""
 
     def __new__(cls, *_: object, **__: object) -> Backend:
-        """Backends are made by create_backend()."""
+        """Return nothing usable: backends are made by create_backend()."""
         raise TypeError("gtopk: use gtopk.create_backend(store, rank, size, timeout)")
 
 
@@ -36,8 +36,8 @@ def create_backend(
 ) -> GtopkBackend:
     """Create a backend of `size` ranks that meet in `store`, without torch's registry.
 
-    Nothing is registered with torch.distributed, and no process group is needed. Collective: blocks
-    until all ranks have called it.
+    Nothing is registered with torch.distributed, and no process group is needed. Collective: it
+    blocks until all ranks have called it.
 
     Args:
         store: where the ranks meet; the same on all ranks. It must stay up until every pair of
@@ -46,7 +46,7 @@ def create_backend(
         size: the number of ranks.
         timeout: of the meeting, and the default of every operation.
         name: of the group, the same on all ranks. Ranks may meet in one store under several names
-            at once, and under the same name again once a group has ended.
+            at once, and reuse a name once its group has ended.
 
     Returns:
         The backend. It has the methods of torch's Backend, which return Works

@@ -1,4 +1,4 @@
-"""What torch knows of backwards, groups and tensors, and tells only in private."""
+"""What torch knows of backwards, groups and tensors but exposes only in private APIs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ check_torch(__name__, (2, 11), (2, 15))
 
 
 def current_backward() -> int | None:
-    """Return autograd's number of the backward that runs on this thread; None outside of one."""
+    """Return autograd's number of the backward running on this thread; None outside of one."""
     number = int(torch._C._current_graph_task_id())
     return None if number == -1 else number
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:
-    """Call this when the current backward has succeeded, after what was registered before."""
+    """Run `call` when the current backward has succeeded, after earlier registrations."""
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def recomputes() -> bool:
-    """Whether re-entrant checkpointing runs this backward, by its frame on the stack."""
+    """Return whether re-entrant checkpointing runs this backward, judging by the stack."""
     checkpoint = sys.modules.get("torch.utils.checkpoint")
     code = getattr(getattr(checkpoint, "CheckpointFunction", None), "backward", None)
     frame: FrameType | None = sys._getframe()
@@ -46,9 +46,9 @@ def default_group() -> dist.ProcessGroup:
 
 
 def is_outside(group: dist.ProcessGroup | None, call: str) -> bool:
-    """Whether this rank is not in the group; warns then, as torch does, of a call without effect.
+    """Return whether this rank is outside the group; if so, warn that a call has no effect.
 
-    call: its name.
+    call: the name of the call.
     """
     outside = bool(dist.distributed_c10d._rank_not_in_group(group))
     if outside:
@@ -62,15 +62,15 @@ def devices_of(group: dist.ProcessGroup) -> list[torch.device]:
 
 
 def backend_on(group: dist.ProcessGroup, device: torch.device) -> Any:
-    """Return the group's backend for such a device."""
+    """Return the group's backend for a device of this type."""
     return group._get_backend(device)
 
 
 def private_device() -> str:
-    """Return the name of the type of device that another package may add."""
+    """Return the name of the device type that another package may add."""
     return str(torch._C._get_privateuse1_backend_name())
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether several elements of the tensor certainly lie in one place."""
+    """Return whether the tensor certainly has overlapping elements."""
     return bool(torch._debug_has_internal_overlap(tensor) == 1)

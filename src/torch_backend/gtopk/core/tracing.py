@@ -1,4 +1,4 @@
-"""What torch.compile does: which functions it calls instead of tracing them, what it wraps."""
+"""How torch.compile is handled: functions that it calls untraced, modules that it wraps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 def untraced(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Let torch.compile break its graph at each call of `function`.
 
-    As torch.compiler.disable does, but that imports torch's compiler at once, which takes seconds.
+    torch.compiler.disable does the same, but imports torch's compiler at once, which takes seconds.
     """
     disabled = torch._disable_dynamo(function)
 
@@ -35,7 +35,7 @@ def untraced(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def uncompiled(module: Any) -> Any:
-    """Return the module that torch.compile was called on, or what is given."""
-    while type(module).__name__ == "OptimizedModule":  # by name: see untraced()
+    """Return the module that torch.compile was called on, or the argument if it was not."""
+    while type(module).__name__ == "OptimizedModule":  # compared by name: see untraced()
         module = module._orig_mod
     return module

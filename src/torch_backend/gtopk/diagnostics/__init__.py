@@ -1,1 +1,1 @@
-"""What is measured and reported."""
+"""Measurements and reports."""

@@ -15,7 +15,7 @@ from gtopk.state.auto import plan_of
 from gtopk.state.config import Config
 from gtopk.state.units import Unit
 
-MARGIN = 1.1  # predictions are not more precise
+MARGIN = 1.1  # predictions are less precise than this
 
 
 def warn_of_dear_phases(
@@ -23,7 +23,7 @@ def warn_of_dear_phases(
 ) -> None:
     """Warn, on the group's first rank, of each later density that costs a tenth more than dense.
 
-    Predicted for the largest unit; `auto` picks dense there. Collective if the warm-up has
+    The prediction is for the largest unit; `auto` picks dense there. Collective if the warm-up has
     densities left at `step`: all ranks call it with the same arguments.
     """
     if config.automatic:
@@ -32,7 +32,7 @@ def warn_of_dear_phases(
     unit = max(units, key=lambda each: each.selected_numel)
     if not densities or not unit.selected_numel or dist.get_world_size(group) == 1:
         return
-    # On a wire that codes its values, dense is predicted with them coded.
+    # If the wire codes its values, the prediction for dense assumes coded values.
     wire = f', "{config.wire}"' if codes_dense(config.wire) else ""
     phase = f'("dense", steps{wire})'
     texts = []
@@ -40,7 +40,7 @@ def warn_of_dear_phases(
         predictions = plan_of(config, unit.selected_numel, unit.dtype, density, group)[
             "predictions"
         ]
-        if config.algorithm not in predictions:  # a control
+        if config.algorithm not in predictions:  # a control has no prediction
             break
         sparse, dense = (predictions[each]["seconds"] for each in (config.algorithm, "dense"))
         if sparse > MARGIN * dense and backend_of(group).rank() == 0:

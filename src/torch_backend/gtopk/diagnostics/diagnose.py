@@ -1,6 +1,6 @@
-"""gtopk.diagnose: a backward's selections measured against the papers, every so many steps.
+"""gtopk.diagnose: compares the selections of a backward with the papers, every N backwards.
 
-It copies what units start with and sums it over the ranks; inequalities.py has the formulas.
+It copies the units' inputs and sums them over the ranks; inequalities.py has the formulas.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class UnitDiagnosis(NamedTuple):
     """One unit in one backward; u is acc, gradient plus residual.
 
     Figures of the sum over the ranks (`sum_norm`, `lost_norm`, `delivered`, `delivered_recall`,
-    `delta`) are the same on all ranks, the others are this rank's. docs/tuning.md explains them.
+    `delta`) are the same on all ranks; the others are this rank's. docs/tuning.md explains them.
     """
 
     names: tuple[str, ...]
-    """The unit's parameters, without the small ones."""
+    """The unit's parameters, except small ones."""
     elements: int
     """d: the number of elements that the selection covers."""
     k: int
@@ -42,33 +42,33 @@ class UnitDiagnosis(NamedTuple):
     select: str
     """The selector in use."""
     random: float
-    """1 - k/d: what Random-k leaves of a square, in expectation."""
+    """1 - k/d: the expected share of |u|^2 that Random-k leaves."""
     bell: float
-    """(1 - k/d)^2: what Top-k leaves of a bell-shaped u, at most (arXiv 1911.08772, Theorem 1)."""
+    """(1 - k/d)^2: the most that Top-k leaves of a bell-shaped u (arXiv 1911.08772, Theorem 1)."""
     norm: float
     """Norm of u."""
     contraction: float | None
-    """The share of the square of u that Top-k leaves; at most `random`."""
+    """The share of |u|^2 that Top-k leaves; at most `random`."""
     above_chord: float | None
-    """How far the sorted squares of u exceed a straight line to 0; `bell` holds for 0."""
+    """How far the sorted squares of u rise above a straight line to 0; if 0, `bell` holds."""
     selected: int | None
     """Entries that the selector in use selects."""
     selected_contraction: float | None
-    """The share of the square of u that it leaves."""
+    """The share of |u|^2 that these entries leave."""
     recall: float | None
-    """The share of Top-k that it selects."""
+    """The share of the Top-k entries that are among them."""
     histogram: list[int]
-    """Of u over its root mean square: 64 bins from -8 to 8."""
+    """Histogram of u over its root mean square: 64 bins from -8 to 8."""
     sum_norm: float
     """Norm of the sum of all ranks' u."""
     lost_norm: float
-    """Norm of the sum less the result."""
+    """Norm of the sum minus the result."""
     delivered: int
     """Entries of the result."""
     delivered_recall: float | None
-    """The share of the sum's Top-k that is among them."""
+    """The share of the sum's Top-k entries that are among them."""
     delta: float | None
-    """The square of what was lost over what Random-k leaves of the sum's square; holds if <= 1."""
+    """The square of what was lost over what Random-k leaves of the sum's; holds if <= 1."""
     residual_norm: float
     """Norm of what this rank keeps after the exchange."""
 
@@ -77,7 +77,7 @@ class Diagnosis(NamedTuple):
     """The diagnosis of one backward."""
 
     step: int
-    """The number of backwards before it."""
+    """The number of backwards before this one."""
     units: tuple[UnitDiagnosis, ...]
     """The units that were finite and sent a selection."""
 
@@ -88,7 +88,7 @@ class Diagnosis(NamedTuple):
         return sum(each.lost_norm**2 for each in self.units) / random if random else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return plain values, a row for each unit, for JSON and tools/plot."""
+        """Return plain values, one row per unit, for JSON and tools/plot."""
         return [{"step": self.step, **each._asdict()} for each in self.units]
 
 
@@ -103,7 +103,7 @@ class Diagnosed(Protocol):
 
 
 class Probe:
-    """What a unit starts with, copied to the CPU before the exchange overwrites it."""
+    """A unit's input, copied to the CPU before the exchange overwrites it."""
 
     def __init__(
         self,
@@ -120,14 +120,14 @@ class Probe:
         self.acc = torch.cat([each.flatten().to("cpu") for each in large])
         self.acc = self.acc.to(ACCUMULATION[unit.dtype]).add_(residual.to("cpu"))
         self.total = self.acc.clone()
-        """To be summed over the ranks."""
+        """acc, to be summed over the ranks."""
         self.selected = diagnostics.selection(self.acc, options, state)
-        """Indices; None for an algorithm without such a selection."""
+        """The selected indices; None if the algorithm does not select per rank."""
         self.delivered: Sequence[torch.Tensor] = ()
-        """Indices and values, which the exchange writes."""
+        """The delivered indices and values, written by the exchange."""
 
     def diagnose(self, residual: torch.Tensor) -> UnitDiagnosis:
-        """Diagnose after the exchange, which left this residual."""
+        """Diagnose the exchange, which left this residual."""
         unit, options = self.unit, self.options
         assert options.density is not None
         d = unit.selected_numel
@@ -151,23 +151,23 @@ class Probe:
 
 
 class Diagnostics:
-    """When to diagnose, and whom to tell."""
+    """Decides which backwards are diagnosed, and calls the user's callback."""
 
     def __init__(self, every: int = 0, call: Call | None = None) -> None:
-        """every: backwards; 0: never."""
+        """every: diagnose each `every`-th backward; 0: none."""
         self.every = every
         self._call = call
-        # A group of this rank alone, whose result is its selection.
+        # A group of this rank alone: its result is what this rank selects.
         self._alone = create_backend(dist.HashStore(), 0, 1) if every else None
 
     def wanted(self, step: int) -> bool:
-        """Whether the step-th backward, from 0, is to be diagnosed."""
+        """Return whether the step-th backward, from 0, is to be diagnosed."""
         return self.every > 0 and step % self.every == 0
 
     def selection(
         self, acc: torch.Tensor, options: SparseOptions, state: torch.Tensor
     ) -> torch.Tensor | None:
-        """Return the indices that this rank selects; None if the algorithm has no rank select."""
+        """Return the indices that this rank selects; None without a selection per rank."""
         if options.algorithm not in selecting_algorithms():
             return None
         assert self._alone is not None
@@ -181,40 +181,40 @@ class Diagnostics:
         return indices[values != 0]
 
     def tell(self, diagnosis: Diagnosis) -> None:
-        """Tell the callback."""
+        """Pass the diagnosis to the callback."""
         if self._call is not None:
             self._call(diagnosis)
 
 
 def _selecting(options: SparseOptions, select: str) -> SparseOptions:
-    """Return the options of a call whose result, of one rank, is what that rank selects."""
+    """Return options for a call on a single rank whose result is what that rank selects."""
     return SparseOptions(None, options.density, "topk", select, options.block, wire="raw")
 
 
 def diagnose(state: Diagnosed, every: int, call: Call | None = None) -> None:
     """Measure in every `every`-th backward of `state` what its selections leave out.
 
-    Each diagnosis has, for each unit, the contraction of Top-k against 1 - k/d and (1 - k/d)^2
-    (arXiv 1911.08772, Theorem 1), the recall of the selector and of the result, delta against
-    Random-k (Assumption 1 of Shi et al., IJCAI 2019, for gTop-k, and of arXiv 1911.08727 for
-    layers: with unit="parameter" each unit is one), norms and a histogram.
-    ``gtopk.stats(group)["diagnosis"]`` has the last one. Results are unchanged.
+    For each unit, a diagnosis compares the contraction of Top-k with 1 - k/d and (1 - k/d)^2
+    (arXiv 1911.08772, Theorem 1). It also has the recall of the selector and of the result, delta
+    against Random-k (Assumption 1 of Shi et al., IJCAI 2019, for gTop-k, and of arXiv 1911.08727
+    for layers: with unit="parameter" each unit is a layer), norms and a histogram.
+    ``gtopk.stats(group)["diagnosis"]`` returns the last one. Results of the training do not change.
 
     A diagnosed backward sums all of acc over the ranks, which sends as much as "dense" in addition
-    to the exchange, selects twice, sorts each unit twice, and holds two copies of all units until
-    its end. Other backwards cost nothing. What travels as "dense" is left out, and so are units
-    that were not finite. Collective over the state's group: call it on all ranks, between two
+    to the exchange. It selects twice, sorts each unit twice, and holds two copies of all units
+    until its end. Other backwards cost nothing. Units that travel as "dense" and units that were
+    not finite are left out. Collective over the state's group: call it on all ranks, between two
     backwards.
 
     Args:
-        state: a SparseState, from attach, fsdp_hook, DistributedOptimizer or made by hand.
+        state: a SparseState, from attach, fsdp_hook or DistributedOptimizer, or made by hand.
         every: diagnose the backwards in which ``state.step`` is a multiple of this; 0 turns it off.
             The same on all ranks.
         call: called with each Diagnosis, on this rank, at the end of the backward and on its
-            thread; if it raises, so does the backward, which counts nevertheless.
+            thread. If it raises, the backward raises too, but still counts.
 
     Raises:
-        TypeError: `state` is no SparseState.
+        TypeError: `state` is not a SparseState.
         ValueError: `every` is not a whole number of 0 or more, or differs between ranks; `call` is
             not callable; or the state's group is not a gtopk group.
     """

@@ -1,19 +1,19 @@
 """The papers' inequalities, measured on one unit in one step. Pure; knows no ranks.
 
-Of a vector u of d elements, k of them selected:
+For a vector u of d elements, of which k are selected:
 
 - Random-k leaves 1 - k/d of ``|u|^2``, in expectation; Top-k leaves no more (the contraction that
-  proofs of convergence ask for).
+  convergence proofs require).
 - Top-k leaves no more than (1 - k/d)^2, if u is bell-shaped: Shi et al., Understanding Top-k
   Sparsification in Distributed Deep Learning, arXiv 1911.08772, Theorem 1. It suffices that the
-  squares of u, sorted and divided by the largest, make a convex curve that ends at zero, which then
+  squares of u, sorted and divided by the largest, form a convex curve that ends at zero, which then
   lies below its chord, the line from 1 to 0.
-- Of the sum over ranks of u, what gTop-k leaves is no more than what Random-k leaves, delta <= 1:
+- gTop-k leaves no more of the sum of u over the ranks than Random-k would, delta <= 1:
   Shi et al., A Convergence Analysis of Distributed SGD with Communication-Efficient Gradient
   Sparsification, IJCAI 2019, Assumption 1; layer by layer: LAGS-SGD, arXiv 1911.08727,
   Assumption 1.
 
-Sums are in double.
+Sums use double precision.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WIDEST = 8.0  # standard deviations on either side of zero
 
 
 class OfRank(NamedTuple):
-    """Figures of one rank's u. None where u is zero."""
+    """Figures of one rank's u. They are None where u is zero."""
 
     norm: float
     contraction: float | None
@@ -35,31 +35,31 @@ class OfRank(NamedTuple):
     above_chord: float | None
     """The most by which the sorted squares exceed their chord; above 0, u is not bell-shaped."""
     selected: int | None
-    """Entries that this rank selected; None for an algorithm without such a selection."""
+    """Entries that this rank selected; None if the algorithm does not select per rank."""
     selected_contraction: float | None
-    """What they leave, measured like `contraction`."""
+    """The share of ``|u|^2`` that these entries leave, as for `contraction`."""
     recall: float | None
-    """The share of Top_k(u) that is among them."""
+    """The share of the entries of Top_k(u) that are among them."""
     histogram: list[int]
-    """Of u / s, where s^2 is the mean of u^2: 64 bins from -8 to 8, the outer ones open."""
+    """Histogram of u / s, where s^2 is the mean of u^2: 64 bins from -8 to 8, the outer open."""
 
 
 class OfSum(NamedTuple):
-    """Figures of u summed over the ranks. None where that is zero, or where k = d."""
+    """Figures of the sum of u over the ranks. None where the sum is zero, or where k = d."""
 
     sum_norm: float
     lost_norm: float
     """The norm of what was not delivered: ``|sum u - result|``."""
     delivered: int
-    """Entries that are not zero."""
+    """Delivered entries that are not zero."""
     delivered_recall: float | None
-    """The share of Top_k(sum u) that is among them."""
+    """The share of the entries of Top_k(sum u) that are among them."""
     delta: float | None
     """``|sum u - result|^2`` over (1 - k/d) ``|sum u|^2``, what Random-k would leave."""
 
 
 def of_rank(u: torch.Tensor, k: int, selected: torch.Tensor | None) -> OfRank:
-    """Measure a rank's u, one-dimensional and finite. selected: indices, each once."""
+    """Measure a rank's u, one-dimensional and finite. selected: distinct indices."""
     d = u.numel()
     magnitudes, order = u.abs().sort(descending=True, stable=True)
     squares = magnitudes.double().square()
@@ -83,7 +83,7 @@ def of_rank(u: torch.Tensor, k: int, selected: torch.Tensor | None) -> OfRank:
 
 
 def of_sum(total: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor) -> OfSum:
-    """Measure the sum of all ranks' u; indices, values: what was delivered, zeros not counted."""
+    """Measure the sum of all ranks' u. indices, values: what was delivered, zeros not counted."""
     d = total.numel()
     delivered = indices[values != 0]
     rest = total.to(torch.float64, copy=True)
@@ -99,7 +99,7 @@ def of_sum(total: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Ten
 def _share(
     order: torch.Tensor, magnitudes: torch.Tensor, k: int, found: torch.Tensor
 ) -> float | None:
-    """Return how much of the first k in the selection order, zeros left out, was found."""
+    """Return the share of the first k in the selection order, zeros excluded, that was found."""
     first = min(k, int(torch.count_nonzero(magnitudes)))
     if not first:
         return None

@@ -1,4 +1,4 @@
-"""What this process has done in its groups: counted, and its last operations recorded."""
+"""What this process did in its groups: counters, and a record of its last operations."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ class Statistics(TypedDict):
     bytes_received: int
     """Bytes of the messages received."""
     notices_sent: int
-    """Messages that told other ranks of an error."""
+    """Messages that reported an error to other ranks."""
     most_in_flight: int
     """The largest number of operations of one group in flight at one time."""
     queue_seconds: float
     """Time between call and start, summed over operations."""
     run_seconds: float
-    """Time between start and end, summed over operations, also over concurrent ones."""
+    """Time between start and end, summed over operations, including concurrent ones."""
     compress_seconds: float
     """Time spent selecting."""
     exchange_seconds: float
-    """Messages and merges of sparse operations, summed also over concurrent ones."""
+    """Time in messages and merges of sparse operations, summed over concurrent ones too."""
     commit_seconds: float
     """Time spent writing results and residuals."""
     transport: str
-    """The transport that carries the messages, as loaded and configured; "" if no group lives."""
+    """The transport that carries the messages, as loaded and configured; "" if no group exists."""
     plan: Plan | None
-    """Of the last algorithm="auto" of the group to end: what it chose, why, how long it took."""
+    """For the group's last algorithm="auto" to end: what it chose, why, and how long it took."""
     diagnosis: Diagnosis | None
-    """What gtopk.diagnose measured last in this group: contraction, recall, delta; see there."""
+    """The last result of gtopk.diagnose in this group: contraction, recall, delta; see there."""
 
 
 def stats(group: dist.ProcessGroup | None = None) -> Statistics:
     """Return what this rank did in all gtopk groups of this process, or in one of them.
 
-    Without `group` the figures of all groups that this process has been in are added up, also of
-    those that have ended, whoever made them: torch.distributed, a framework that makes groups of
-    its own, a ReplicaGroup with its former ranks, create_backend. ``most_in_flight`` is the largest
+    Without `group`, the figures of all groups that this process has been in are added up, including
+    those that have ended and whoever made them: torch.distributed, a framework that makes its own
+    groups, a ReplicaGroup with its former ranks, create_backend. ``most_in_flight`` is the largest
     of any. ``plan`` and ``diagnosis`` are then those of the default group, and None if there is
-    none or it is not gtopk's. A forked child begins anew.
+    none or it is not gtopk's. A forked child starts from zero.
 
-    With `group` they are that group's, since it was created.
+    With `group`, they are that group's figures since it was created.
 
-    Reads counters, sends nothing. Raises RuntimeError if this process has been in no gtopk group,
-    and ValueError if `group` is not a gtopk group.
+    It reads counters and sends nothing. Raises RuntimeError if this process has been in no gtopk
+    group, and ValueError if `group` is not a gtopk group.
     """
     backend = _default() if group is None else backend_of(group)
     plan = None if backend is None else told(backend.last_plan())
@@ -95,10 +95,10 @@ def flight_recorder() -> dict[str, Any]:
     """Read the flight recorder: the last operations of all gtopk groups of this process.
 
     Returns {"version", "pg_config", "pg_status", "entries"}, whose fields docs/flight_recorder.md
-    explains; names are those of PyTorch's own recorder where it has the same field. Sends nothing
+    explains; fields that PyTorch's own recorder has too are named as there. It sends nothing
     and does not block, so it can be called while operations hang. GTOPK_FLIGHT_RECORDER in the
-    environment sets how many operations are remembered (2,000), 0 for none. Raises RuntimeError
-    if this process is in no gtopk group.
+    environment sets how many operations are remembered (default 2,000; 0 for none). Raises
+    RuntimeError if this process is in no gtopk group.
     """
     record = _native.load().flight_record()
     if not record:

@@ -1,12 +1,12 @@
-"""One backward: gradients arrive piece by piece, units are sent as soon as they are complete.
+"""One backward: gradients arrive piece by piece, and units are sent as soon as they are complete.
 
-It knows when things happen; SparseState knows what is selected, and holds the residuals. A Source
-(source.py) hands gradients over, says in which order units start, and ends the backward.
+This module decides when things happen; SparseState decides what is selected, and holds the
+residuals. A Source (source.py) hands over gradients, orders the units, and ends the backward.
 
 Threads: gradients, and the end of the backward, arrive one after the other on the thread of the
 backward. Operations end on the backend's threads, possibly several at once, which copy small
 results back and complete the buckets' futures. Nothing blocks there, and no lock is held while a
-future is completed: its callbacks run users' code.
+future is completed, as its callbacks run user code.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Backward:
     ) -> None:
         """Serve the units of `state`; memory is allocated when gradients arrive.
 
-        shards: the ranks with which this one decides what concerns the whole model, if it has only
+        shards: the ranks with which this rank makes decisions about the whole model, if it has only
         a shard of it.
         """
         self._state = state
@@ -69,36 +69,36 @@ class Backward:
         self._shards = shards
         self.exchanges: list[Exchange] = []
         self.rearrange(units)
-        self._changed = threading.Condition()  # of what threads share: see _done()
+        self._changed = threading.Condition()  # guards what threads share: see _done()
         self._backend: GtopkBackend | None = None
         self.compared = False
         self.is_open = False
-        """Whether gradients of a backward have arrived, and its end was not seen."""
-        self._scale = 1.0  # what the gradients of this backward were multiplied by
+        """Whether gradients of a backward have arrived whose end has not been seen."""
+        self._scale = 1.0  # the factor on this backward's gradients
         self.gate: _native.Gate | None = None
         """Where the units of this backward wait for one another."""
         self._diagnoses = False  # whether this backward is measured
         self.exact_parts = 0
-        """Gradients of a backward that no unit has."""
-        self._exact_started: list[ExactBucket] = []  # of them, in this backward
+        """Gradients of a backward that belong to no unit."""
+        self._exact_started: list[ExactBucket] = []  # those started in this backward
 
     @property
     def backend(self) -> GtopkBackend:
-        """That of the state's group, from the first backward on."""
+        """The backend of the state's group, set by the first backward."""
         assert self._backend is not None
         return self._backend
 
     def rearrange(self, units: Sequence[Unit]) -> None:
-        """The state has these units from now on, of the same parameters; between two backwards."""
+        """Use these units, of the same parameters, from now on; call it between two backwards."""
         self._names = [frozenset(unit.names) for unit in units]
-        self._small: list[torch.Tensor | None] = [None] * len(units)  # their memory
+        self._small: list[torch.Tensor | None] = [None] * len(units)  # memory of their small parts
         self._notes: list[Note | None] = [None] * len(units)
-        self._last: list[Exchange] = []  # what the last backward delivered, noted on this rank
+        self._last: list[Exchange] = []  # exchanges of the last backward that have a note here
         self.stopwatch = stopwatch_of(units)
         self.source.arranged(slots_of(units))
 
     def compare(self) -> None:
-        """Raise ValueError on every rank unless the ranks' states are alike. Collective, once."""
+        """Raise ValueError on every rank unless all ranks have the same state. Collective, once."""
         if not self.compared:
             state = self._state
             backend_of(state.group)
@@ -107,11 +107,11 @@ class Backward:
             self.compared = True
 
     def begin(self) -> None:
-        """The first gradient of a backward has arrived."""
+        """Begin a backward; called when its first gradient has arrived."""
         self.settle()
         state = self._state
         backend = backend_of(state.group)
-        if self._backend not in (None, backend):  # other ranks, of a ReplicaGroup
+        if self._backend not in (None, backend):  # a ReplicaGroup has other ranks now
             self.compared = False
         self._backend = backend
         self.compare()
@@ -120,7 +120,7 @@ class Backward:
         self._scale = 1.0 if scaler is None else scale_of(scaler)
         parts = len(self._names) + self.exact_parts
         self.gate = None
-        if scaler is not None:  # shards agree on one part more
+        if scaler is not None:  # shards add one part, on which they agree
             self.gate = _native.gate(parts + (self._shards is not None))
         self._diagnoses = state.diagnostics.wanted(state.step)
         self._last = []
@@ -137,7 +137,7 @@ class Backward:
         self.is_open = True
 
     def take(self, layout: Layout, buffer: torch.Tensor, waiting: Bucket | None = None) -> None:
-        """Gradients have arrived in `buffer`: start the units that they complete."""
+        """Start the units that are complete now that gradients have arrived in `buffer`."""
         complete = []
         with torch.no_grad():
             if self._scale != 1:
@@ -153,7 +153,7 @@ class Backward:
             self.start(self.source.order(complete))
 
     def take_exact(self, gradient: torch.Tensor) -> ExactBucket:
-        """A sparse COO gradient has arrived, which belongs to no unit: average it exactly."""
+        """Average a sparse COO gradient, which belongs to no unit, exactly."""
         bucket = ExactBucket(gradient, self.exchanges if self.gate is not None else [], self.gate)
         with torch.no_grad():
             self._start_clipped([], [bucket])
@@ -174,7 +174,7 @@ class Backward:
             self._start(exchange)
 
     def start_held(self) -> None:
-        """At the end of a backward: start what waits for a norm, as nothing else comes."""
+        """Start, at the end of a backward, the units held for a norm, as no more gradients come."""
         for exchange in self._clipper.held():
             self._start(exchange)
 
@@ -187,7 +187,7 @@ class Backward:
                 raise RuntimeError(f"gtopk: received two gradients for '{name}' {why}")
 
     def wait(self) -> None:
-        """Wait until nothing of this backward is in flight."""
+        """Wait until no operation of this backward is in flight."""
         started: list[Exchange | ExactBucket] = [*self.exchanges, *self._exact_started]
         for part in started:
             for work in list(part.works):
@@ -197,13 +197,13 @@ class Backward:
             self._changed.wait_for(lambda: all(each.ended for each in started))
 
     def count(self) -> None:
-        """The backward has succeeded: the step counts."""
+        """Count the step, as the backward has succeeded."""
         self.is_open = False
         self._state.step += 1
         self.stopwatch.end()
 
     def close(self) -> None:
-        """The backward has succeeded, and its results are in .grad."""
+        """Close a backward that has succeeded and whose results are in .grad."""
         self.count()
         self._keep_momenta()
         exchanges, self.exchanges, self._exact_started = self.exchanges, [], []
@@ -216,17 +216,17 @@ class Backward:
                 self._last.append(exchange)  # for skip()
         if diagnosis is not None:
             self.backend.diagnosis = diagnosis
-            self._state.diagnostics.tell(diagnosis)  # last: the user's function may raise
+            self._state.diagnostics.tell(diagnosis)  # last, as the user's function may raise
 
     def raise_error(self) -> None:
-        """Raise the first error of the exchanges, if there is one; the step then does not count."""
+        """Raise the first error of the exchanges, if any; the step then does not count."""
         error = next((each.error for each in self.exchanges if each.error), None)
         if error is not None:
             self.settle()
             raise error
 
     def _diagnosis(self, exchanges: Sequence[Exchange]) -> Diagnosis | None:
-        """Measure what was exchanged, if this backward is to be."""
+        """Measure the exchanges if this backward is to be diagnosed."""
         units = tuple(
             each.probe.diagnose(self._state.kept.residuals.of_unit(each.index))
             for each in exchanges
@@ -237,7 +237,7 @@ class Backward:
     def return_to_residual(self, exchange: Exchange, name: str, mean: torch.Tensor) -> None:
         """Return a result that reaches no .grad to the first rank's residual.
 
-        mean: the parameter's, as it was delivered; the same on all ranks.
+        mean: the parameter's result as delivered, the same on all ranks.
         """
         residual = self._state.kept.residuals.of_parameter(name)
         assert residual is not None
@@ -251,7 +251,7 @@ class Backward:
             exchange.note.forget(begin, begin + large[at].numel)
 
     def check_outside(self) -> None:
-        """Raise RuntimeError during a backward: what is in flight would be abandoned."""
+        """Raise RuntimeError during a backward, as exchanges in flight would be abandoned."""
         if self.is_open and current_backward() is not None:
             raise RuntimeError(
                 "gtopk: in a backward, for example in a hook of it, nobody may save, load, copy or "
@@ -263,7 +263,7 @@ class Backward:
     def settle(self) -> None:
         """End an aborted backward: afterwards nothing of it is in flight or lost.
 
-        What its units delivered was not used: it goes back to the residuals.
+        What its units delivered was not used, so it returns to the residuals.
         """
         if not self.exchanges and not self._exact_started:
             return
@@ -273,14 +273,14 @@ class Backward:
         self.wait()
         self._keep_momenta()
         for exchange in self.exchanges:
-            # Not from the gradients, which may have been overwritten since.
+            # Use the note, as the gradients may have been overwritten since.
             if broken and exchange.delivered and exchange.note is not None:
                 exchange.note.add_to(self._state.kept.residuals.of_unit(exchange.index))
-        self.exchanges, self._exact_started = [], []  # lets go of the gradients
+        self.exchanges, self._exact_started = [], []  # releases the gradients
         self.source.on_close(broken=broken)
 
     def _keep_momenta(self) -> None:
-        """At the end: keep the momenta of units whose step happened; with a gate, all or none."""
+        """Keep the momenta of units whose step happened; with a gate, of all units or none."""
         momenta = self._state.kept.momenta
         came = [each for each in self.exchanges if not each.missing]
         together = self.gate is None or all(each.delivered for each in came)
@@ -297,7 +297,7 @@ class Backward:
             exchange.note.add_to(self._state.kept.residuals.of_unit(exchange.index))
 
     def shut_gate(self) -> None:
-        """Nothing more will arrive: units that wait for others do not commit."""
+        """Shut the gate, as nothing more will arrive: units that wait for others do not commit."""
         if self.gate is not None:
             self.gate.shut()
 
@@ -335,7 +335,7 @@ class Backward:
             exchange.results = [backend.end_of(work) for work in works]
             exchange.under_way = len(works)
             exchange.ended = not works
-            # After the bookkeeping: if a Work is already done, its callback runs here, at once.
+            # This follows the bookkeeping because a callback of a finished Work runs here, at once.
             for i, result in enumerate(list(exchange.results)):
                 result.add_done_callback(functools.partial(self._done, exchange, i == 0))
 
@@ -383,7 +383,7 @@ class Backward:
             works.append(backend.allreduce([exchange.small], mean))
 
     def _probe(self, exchange: Exchange, options: SparseOptions) -> Probe | None:
-        """Copy what a unit starts with, if it is to be measured."""
+        """Copy a unit's input if it is to be measured."""
         if not self._diagnoses or options.algorithm == "dense":
             return None
         state, index = self._state, exchange.index
@@ -400,25 +400,25 @@ class Backward:
     def _done(
         self, exchange: Exchange, first: bool, done: torch.futures.Future[list[torch.Tensor]]
     ) -> None:
-        """One of the unit's operations has ended; after the last, its buckets get the result."""
+        """Record the end of one of the unit's operations; after the last, complete its buckets."""
         error: Exception | None = None
         try:
             done.value()
         except Exception as failure:
             error = failure
         with self._changed:
-            # Even if the other part fails: settle() puts back what this one delivered.
+            # Record it even if the other part fails: settle() returns what this one delivered.
             if first and error is None:
                 try:
                     exchange.delivered = exchange.happened()
-                except Exception as failure:  # of the device
+                except Exception as failure:  # an error of the device
                     error = failure
             exchange.error = exchange.error or error
             exchange.under_way -= 1
             if exchange.under_way:
                 return
         if exchange.gate is not None and not exchange.large:
-            exchange.gate.arrive(exchange.delivered)  # no operation of the unit's does
+            exchange.gate.arrive(exchange.delivered)  # none of the unit's operations arrives there
         if exchange.error is None:
             try:
                 with torch.no_grad():
@@ -426,7 +426,7 @@ class Backward:
             except Exception as failure:
                 exchange.error = failure
         if exchange.error is not None and self._small[exchange.index] is exchange.small:
-            # After an error the network may still use it: the next backward gets another.
+            # After an error the network may still use the buffer: the next backward gets a new one.
             self._small[exchange.index] = None
             self._notes[exchange.index] = None
         with self._changed:

@@ -1,8 +1,8 @@
-"""Local clipping: before anything is accumulated, gradients are scaled down to a norm.
+"""Local clipping: gradients are scaled down to a norm before anything is accumulated.
 
 Deep Gradient Compression (Lin et al., arXiv 1712.01887), section 3.2: each of P ranks clips its own
-gradient at c / sqrt(P), so that the sum over ranks of independent gradients has about the norm that
-clipping it at c would leave. Residuals hold clipped gradients, and are not clipped again.
+gradient at c / sqrt(P). The sum over ranks of independent gradients then has about the norm that
+clipping the sum at c would leave. Residuals hold clipped gradients, and are not clipped again.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Clipper:
         parts: int,
         shards: Shards | None,
     ) -> None:
-        """Expect so many parts. scale: what the loss was multiplied by."""
+        """Expect this many parts. scale: what the loss was multiplied by."""
         self._config = config
         self._units = units
         self._ranks = ranks
         self._scale = scale
         self._parts = parts
         self._shards = shards
-        self._ready: list[Exchange] = []  # complete, until the norm of all gradients is known
+        self._ready: list[Exchange] = []  # complete, held until the norm of all is known
         self._exact: list[ExactBucket] = []
 
     def clipped(
@@ -57,7 +57,7 @@ class Clipper:
             return ready, exact
         self._ready += ready
         self._exact += exact
-        # Of shards, only the end of the backward tells which modules took part: see held().
+        # With shards, only the end of the backward shows which modules took part: see held().
         if self._shards is not None or len(self._ready) + len(self._exact) < self._parts:
             return [], []
         starting = self.held()
@@ -65,7 +65,7 @@ class Clipper:
         return starting, apart
 
     def held(self) -> list[Exchange]:
-        """Clip together what was held, and return its units."""
+        """Clip the held units together and return them."""
         ready, self._ready = self._ready, []
         if ready or self._exact:
             self._clip(ready, self._exact)
@@ -74,14 +74,14 @@ class Clipper:
     def _clip(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket]) -> None:
         """Scale these gradients down to ``clip_norm / sqrt(ranks)``.
 
-        A smaller norm clips nothing; nor does one that is not finite, as such a step does not
-        happen.
+        Gradients with a smaller norm are unchanged, and so are those whose norm is not finite, as
+        such a step does not happen.
         """
         if self._shards is not None:
             norm = self._shards.norm(self._units, exchanges)
         else:
             norms = [norm_of([*each.large, each.small]) for each in exchanges]
-            # Those of units are without the loss scale.
+            # Norms of units already exclude the loss scale.
             norm = math.hypot(*norms, *(each.norm() / self._scale for each in exact))
         assert self._config.clip_norm is not None
         most = self._config.clip_norm / math.sqrt(self._ranks)

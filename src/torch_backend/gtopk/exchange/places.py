@@ -1,7 +1,7 @@
 """Which units' gradients a DDP bucket holds, and where. Knows no tensors and no exchange.
 
-DDP stores a bucket's gradients one after the other, without gaps. Which ones, and in what order,
-changes after the first step: units do not depend on it, they only look up where gradients are.
+DDP stores a bucket's gradients one after the other, without gaps. Which gradients these are and
+their order change after the first step. Units do not depend on that; they only look up positions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ParameterSlot:
-    """Where a parameter lies: its unit, and its position among its large or small ones."""
+    """The slot of a parameter: its unit, and its position among the unit's large or small ones."""
 
     name: str
     unit: int
@@ -33,18 +33,18 @@ class BucketPart:
     unit: int
     names: set[str] = field(default_factory=set)
     large: list[tuple[int, int]] = field(default_factory=list)
-    """Pairs: the position of the piece's first parameter, and the piece's number in the bucket."""
+    """Pairs of the position of the piece's first parameter and the piece's number in the bucket."""
     small: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A bucket, cut into pieces that each belong together."""
+    """A bucket cut into pieces of which each belongs to one unit."""
 
     sizes: list[int]
     """Elements of each piece, in the order of the bucket."""
     parts: list[BucketPart]
-    """One for each unit that is in it, in the order of the units."""
+    """One part for each unit in the bucket, in the order of the units."""
 
 
 def slots_of(units: Sequence[Unit]) -> dict[str, ParameterSlot]:
@@ -60,7 +60,7 @@ def slots_of(units: Sequence[Unit]) -> dict[str, ParameterSlot]:
 def layout_of(bucket: Iterable[ParameterSlot]) -> Layout:
     """Cut a bucket that holds these parameters, in this order.
 
-    Neighbours that are also neighbours in their unit form one piece.
+    Neighbours in the bucket that are also neighbours in their unit form one piece.
     """
     sizes: list[int] = []
     parts: dict[int, BucketPart] = {}

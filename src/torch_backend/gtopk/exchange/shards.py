@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Shards:
-    """The ranks that hold the shards of a replica, of which this rank is one."""
+    """The ranks, including this one, that hold the shards of a replica."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class Shards:
     ) -> None:
         """groups: one for each dimension in which a parameter is sharded.
 
-        copies: how many ranks of a replica hold the same shard of a parameter; device: where
-        gradients are, as the groups may serve no other one.
+        copies: how many ranks of a replica hold the same shard of a parameter. device: where
+        gradients are, as the groups may serve no other device.
         """
         self._groups = groups
         self._copies = copies
@@ -40,40 +40,40 @@ class Shards:
         self._finite = True  # on this rank, in this backward
 
     def begin(self) -> None:
-        """A backward begins."""
+        """Begin a backward."""
         self._finite = True
 
     def look_at(self, exchange: Exchange, state: State, replicas: int) -> None:
         """Note whether sums over the replicas, or scaled results, might not be finite.
 
-        This is decided before the exchange: its outcome is known to one replica group only, which
-        would have to wait for those of the others. Values are too large if their sum over all
+        This is decided before the exchange, whose outcome only one replica group knows: it would
+        have to wait for those of the other groups. Values are too large if their sum over all
         replicas might be.
         """
         index = exchange.index
         options = state.unit_options(index)
         parts = [each for each in (*exchange.large, exchange.small) if each.numel()]
-        # What coding a sum loses stays with what coding its owner's part lost.
+        # The error of coding a sum stays with that of coding its owner's part.
         terms = (4.0 if codes_dense(options.wire) else 2.0) * replicas
         if exchange.large and not state.kept.residuals.is_zero(index):
             parts.append(state.kept.residuals.of_unit(index))
         if options.algorithm in ("sketch", "auto"):
-            terms *= sum(each.numel() for each in parts)  # which adds up elements, too
+            terms *= sum(each.numel() for each in parts)  # this adds up elements, too
         dtype = ACCUMULATION[parts[0].dtype]
         most = torch.finfo(dtype).max / (terms * max(1.0, exchange.scale))
-        # Not "any above": NaN is not above anything.
+        # This is not "any above", because NaN is not above anything.
         norms = [torch.linalg.vector_norm(each, math.inf, dtype=dtype).item() for each in parts]
         self._finite = self._finite and all(norm <= most for norm in norms)
 
     def agree(
         self, gate: _native.Gate, exchanges: Sequence[Exchange], group: dist.ProcessGroup | None
     ) -> None:
-        """At the end: open the gate if every unit was finite, on all ranks of all shards.
+        """Open the gate, at the end, if every unit was finite on all ranks of all shards.
 
         Collective, also over the group of the replicas.
         """
         for exchange in exchanges:
-            if exchange.missing:  # a module that was not used
+            if exchange.missing:  # a module was not used
                 gate.arrive(True)
         finite = torch.tensor([float(self._finite)], device=self._device)
         for each in (*self._groups, group):
@@ -81,7 +81,7 @@ class Shards:
         gate.arrive(finite.item() == 1)
 
     def norm(self, units: Sequence[Unit], exchanges: Sequence[Exchange]) -> float:
-        """Return the norm over all shards; what several ranks hold is counted once. Collective."""
+        """Return the norm over all shards, counting what several ranks hold once. Collective."""
         norms = []
         for each in exchanges:
             small = units[each.index].small
@@ -97,6 +97,6 @@ class Shards:
 
 
 def norm_of(pieces: Iterable[torch.Tensor]) -> float:
-    """Return the norm of all elements of these tensors, in double."""
+    """Return the norm of all elements of these tensors, in double precision."""
     norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in pieces]
     return math.hypot(*(each.item() for each in norms))

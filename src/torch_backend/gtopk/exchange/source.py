@@ -1,4 +1,4 @@
-"""What a backward needs of a SparseState, and of where its gradients come from."""
+"""What a backward needs from a SparseState, and from the source of its gradients."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class State(Protocol):
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """Each is covered by one selection."""
+        """The units, each covered by one selection."""
 
     @property
     def kept(self) -> Kept:
-        """Its residuals, momenta and selectors' states."""
+        """The residuals, momenta and selectors' states."""
 
     def choose(self) -> None:
-        """Choose every unit's density and algorithm for the next backward, if due. Collective."""
+        """Choose density and algorithm of every unit for the next backward, if due. Collective."""
 
     def unit_options(self, index: int) -> SparseOptions:
         """Return how ``units[index]`` is exchanged in the next backward."""
@@ -51,31 +51,31 @@ class State(Protocol):
 class Source:
     """Where gradients come from and results go: DDP's buckets, .grad, the buffers of FSDP.
 
-    It calls Backward: begin(), take() for each part of the gradients, wait() if nobody else does,
-    and close() when results are in .grad, or settle() if something failed. This is the simplest
-    one.
+    A source calls Backward: begin(), take() for each part of the gradients, wait() if nothing else
+    waits, and close() when results are in .grad, or settle() if something failed. This class is the
+    simplest source.
     """
 
     merges = True
     """Whether units may be merged."""
 
     def arranged(self, slots: Mapping[str, ParameterSlot]) -> None:
-        """Units have been formed: work out where parameters, by name, lie in them."""
+        """Look up the slots of the parameters, by name, in units that have just been formed."""
         raise NotImplementedError
 
     def order(self, complete: list[Exchange]) -> list[Exchange]:
-        """Return which exchanges start now that these are complete, in order.
+        """Return which exchanges to start now that these are complete, in order.
 
-        All ranks must call collectives in the same order: if gradients arrive in the same order on
-        all of them, units can start as they complete.
+        All ranks must call collectives in the same order. If gradients arrive in the same order on
+        all ranks, units can start as they complete.
         """
         return complete
 
     def results_to(self, exchange: Exchange) -> None:
-        """A unit's results are in .grad: put back those that reach none."""
+        """Put back the results of a unit that reach no .grad, once the others are there."""
 
     def on_close(self, *, broken: bool) -> None:
-        """A backward has ended, or broken off: the next gradient begins another."""
+        """Note that a backward has ended or was aborted: the next gradient begins another."""
 
     def check_outside(self) -> None:
-        """Raise RuntimeError if gradients are on their way to a step that is still to come."""
+        """Raise RuntimeError if gradients have been collected for a step that is still to come."""

@@ -1,6 +1,6 @@
 """One unit in one backward, its memory, and the buckets that wait for it. Knows no group.
 
-The large part is exchanged in place, in DDP's buckets for example. The small part is packed into a
+The large part is exchanged in place, for example in DDP's buckets. The small part is packed into a
 separate buffer, in the accumulation type.
 """
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class Bucket:
-    """A DDP bucket whose future is not complete, and how many units it still waits for."""
+    """A DDP bucket whose future is not complete, and the number of units it still waits for."""
 
     def __init__(self, buffer: torch.Tensor, units: int) -> None:
-        """Wait for `units` units; buffer: the bucket's."""
+        """Wait for `units` units. buffer: the bucket's."""
         self.waits_for = units
         self.error: Exception | None = None
-        # On a device the buffer is ready by then, see finish(): nothing is left to order.
+        # On a device the buffer is ready by then, see finish(), so no ordering is needed.
         devices: list[int | str | torch.device] = []
         if buffer.device.type != "cpu":
             devices.append(buffer.device)
@@ -59,8 +59,8 @@ class Bucket:
 class ExactBucket(Bucket):
     """A bucket with one sparse COO gradient, which is averaged exactly.
 
-    It waits for its own all-reduce and for `exchanges`: if one of them did not happen, neither did
-    this one.
+    It waits for its own all-reduce and for `exchanges`: if one of them did not happen, this one
+    does not happen either.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class ExactBucket(Bucket):
         self.gradient._values().mul_(factor)
 
     def finite(self) -> bool:
-        """Whether the whole gradient is finite; after the all-reduce the same on all ranks."""
+        """Return whether the gradient is finite; after the all-reduce the same on all ranks."""
         return bool(self.gradient._values().isfinite().all())
 
     def start(self, backend: GtopkBackend, changed: threading.Condition) -> None:
-        """Start the all-reduce. changed: guards what other threads, on which units end, change."""
+        """Start the all-reduce. changed: guards what the threads on which units end also change."""
         with changed:
             for exchange in self.exchanges:
                 if exchange.finished:
@@ -109,7 +109,7 @@ class ExactBucket(Bucket):
         ranks: int,
         changed: threading.Condition,
     ) -> None:
-        """The sums have arrived; in a backward with a gate they count as one of its parts."""
+        """Take the sums that have arrived; in a backward with a gate they are one of its parts."""
         error: Exception | None = None
         try:
             with torch.no_grad():
@@ -127,7 +127,7 @@ class ExactBucket(Bucket):
             self.complete()
 
     def complete(self) -> None:
-        """Run the future's callbacks, here."""
+        """Complete the future; runs its callbacks on this thread."""
         if self.error is None and not all(each.delivered for each in self.exchanges):
             with torch.no_grad():
                 self.gradient._values().fill_(math.nan)
@@ -138,23 +138,24 @@ class ExactBucket(Bucket):
 class Note:
     """A record of what a sparse all-reduce delivered, as DDP may overwrite its buckets.
 
-    Sums over the ranks, in the accumulation type. Its memory is reused in the next backward.
+    It holds sums over the ranks, in the accumulation type. Its memory is reused in the next
+    backward.
     """
 
     def __init__(
         self, room: int, dtype: torch.dtype, device: torch.device | str, *, dense: bool
     ) -> None:
-        """Make room for the gradient's type; dense: for all elements, in order."""
+        """Allocate memory for the gradient's type. dense: for all elements, in order."""
         self.dense = dense
         self.indices = torch.empty(0 if dense else room, dtype=torch.int64, device=device)
         self.values = torch.empty(room, dtype=ACCUMULATION[dtype], device=device)
 
     def fits(self, room: int, *, dense: bool) -> bool:
-        """Whether its memory has exactly this size."""
+        """Return whether its memory has exactly this size."""
         return (self.values.numel(), self.dense) == (room, dense)
 
     def clear(self) -> None:
-        """Zero it before the exchange: a result may be shorter than the room."""
+        """Zero it before the exchange, as a result may be shorter than the memory."""
         if not self.dense:
             self.indices.zero_()
             self.values.zero_()
@@ -164,7 +165,7 @@ class Note:
         return [self.indices, self.values]
 
     def forget(self, begin: int, end: int) -> None:
-        """Drop the elements from `begin` to `end`: they were not delivered after all."""
+        """Drop the elements from `begin` to `end`, which were not delivered after all."""
         if self.dense:
             self.values[begin:end].zero_()
         else:
@@ -182,8 +183,8 @@ class Exchange:
     """One unit in one backward.
 
     A unit is one step: both parts are exchanged at once, and if one of them is not finite, neither
-    has happened. The sparse exchange detects that itself, and commits nothing; so the dense one
-    must not be the only one that is not finite.
+    has happened. The sparse exchange detects non-finite values and then commits nothing, so the
+    dense part must not be the only one that is not finite.
     """
 
     def __init__(
@@ -194,9 +195,9 @@ class Exchange:
         gate: _native.Gate | None = None,
         rates: Mapping[str, float] | None = None,
     ) -> None:
-        """Start with no gradient of the unit's parameters.
+        """Start without gradients of the unit's parameters.
 
-        scale: what the results are multiplied by; gate: where the unit waits for others; rates:
+        scale: what the results are multiplied by. gate: where the unit waits for others. rates:
         each parameter's gradient is multiplied by its rate before it is accumulated, and its result
         is divided by it.
         """
@@ -204,33 +205,33 @@ class Exchange:
         self.scale = scale
         self.gate = gate
         self._rates = rates
-        self._rated: list[tuple[torch.Tensor, float]] = []  # parts of rates that differ
+        self._rated: list[tuple[torch.Tensor, float]] = []  # the parts, if rates differ
         self.missing = set(names)
         self.large: list[torch.Tensor] = []
-        """Once everything has arrived: its pieces, in the order of the unit."""
+        """The pieces of the large part, in the order of the unit, once everything has arrived."""
         self.small = torch.empty(0, device="cpu")
-        """Likewise the small part, in one piece."""
+        """The small part, in one piece, once everything has arrived."""
         self.buckets: list[Bucket] = []
         self.into: dict[str, torch.Tensor] = {}
-        """For each parameter that DDP may drop: its place in DDP's buckets."""
+        """For each parameter that DDP may drop: its position in DDP's buckets."""
         self.versions: dict[str, int | None] = {}
         """For each parameter that DDP may drop: the version of its .grad when it arrived."""
         self.clipped = 1.0
-        """What clipping multiplied its gradients by on this rank."""
+        """The factor by which clipping multiplied its gradients on this rank."""
         self.works: list[Work] = []
         self.results: list[torch.futures.Future[list[torch.Tensor]]] = []
-        """What its operations end with."""
+        """The results of its operations."""
         self.under_way = 0
         self.ended = True
         self.finished = False
-        """After the last of its operations."""
+        """Set after the last of its operations."""
         self.error: Exception | None = None
         self.delivered = False
-        """The residual has changed: what left it is in the large part, and recorded in the note."""
+        """Whether the residual has changed: what left it is in the large part, and in the note."""
         self.note: Note | None = None
-        """On the rank that takes back what DDP drops."""
+        """Set on the rank that takes back what DDP drops."""
         self.probe: Probe | None = None
-        """If this backward is diagnosed."""
+        """Set if this backward is diagnosed."""
         self._large: list[tuple[int, torch.Tensor]] = []  # by the position of its first parameter
         self._small: list[tuple[int, torch.Tensor]] = []
 
@@ -243,16 +244,17 @@ class Exchange:
         self.missing -= part.names
 
     def gather(self, small: torch.Tensor) -> None:
-        """Once everything has arrived: order it as in the unit; copy the small part to `small`."""
+        """Order what has arrived as in the unit; copy the small part to `small`."""
         self.large = [piece for piece in _in_order(self._large) if piece.numel()]
         self.small = small
         if small.numel():
             torch.cat(_in_order(self._small), out=small)
 
     def to_updates(self, unit: Unit) -> None:
-        """Before the exchange of `unit`: gradients become updates if there are rates.
+        """Turn gradients into updates, before the exchange of `unit`, if there are rates.
 
-        A single rate for all is divided out together with the scale, different ones part by part.
+        A single rate for all parameters is divided out together with the scale, different ones part
+        by part.
         """
         rates = self._rates
         if rates is None:
@@ -277,15 +279,15 @@ class Exchange:
             part.mul_(rate)
 
     def rate(self, name: str) -> float:
-        """Return what a parameter's result was divided by, beside the scale."""
+        """Return what a parameter's result was divided by, in addition to the scale."""
         return 1.0 if self._rates is None else self._rates[name]
 
     def spread_not_finite(self, ranks: int) -> None:
-        """Before the exchange: make the large part non-finite if the small one is.
+        """Make the large part non-finite, before the exchange, if the small one is.
 
         The small part's sum, or its scaled result, must not overflow either, as that would show
-        only after the large part has committed: values too large to be summed over this many ranks
-        count as non-finite.
+        only after the large part has committed. So values too large to be summed over this many
+        ranks count as non-finite.
         """
         if not self.small.numel():
             return
@@ -296,23 +298,23 @@ class Exchange:
                 self.large[0][:1].fill_(math.nan)
 
     def happened(self) -> bool:
-        """After the exchange: whether the unit was finite, everywhere."""
+        """Return, after the exchange, whether the unit was finite on all ranks."""
         if not self.large:
             return bool(self.small.isfinite().all())
         # Every element of a step that did not happen is NaN: checking one is enough.
         return not math.isnan(self.large[0][0].item())
 
     def let_go(self) -> None:
-        """After the backward: release the gradients, and the buckets that hold them."""
+        """Release the gradients, and the buckets that hold them, after the backward."""
         self.large, self._large, self._small, self.results = [], [], [], []
         self.into, self.buckets, self._rated, self.probe = {}, [], [], None
 
     def scatter(self) -> None:
         """Copy the small part to where it came from; NaN if the large part is NaN.
 
-        On a device this blocks until it has happened.
+        On a device this blocks until the copy is done.
         """
-        # On a device each operation writes its results on a stream of its own.
+        # On a device each operation writes its results on its own stream.
         for result in self.results:
             result.wait()
         self._scatter()
@@ -333,9 +335,10 @@ class Exchange:
 
 
 def finish(device: torch.device) -> None:
-    """Block until the device has done all that the current stream has.
+    """Block until the device has finished all work of the current stream.
 
-    As whoever waits for a bucket does not know the stream of the callback that completes it.
+    This is needed because code that waits for a bucket does not know the stream of the callback
+    that completes it.
     """
     if device.type != "cpu":
         torch.accelerator.current_stream(device).synchronize()
@@ -344,7 +347,8 @@ def finish(device: torch.device) -> None:
 def without_traceback(error: Exception) -> Exception:
     """Return a copy, to be kept while the error itself is raised.
 
-    Its traceback would hold the frames of the training loop, and those the DDP, which holds us.
+    The original's traceback would hold the frames of the training loop, and these hold the DDP,
+    which holds us.
     """
     try:
         return copy.copy(error)
@@ -353,7 +357,7 @@ def without_traceback(error: Exception) -> Exception:
 
 
 def flat(gradient: torch.Tensor) -> torch.Tensor:
-    """Return the elements of a gradient without gaps in the order of memory, whatever its shape."""
+    """Return the elements of a gradient without gaps, in memory order, whatever its shape."""
     return gradient.as_strided((gradient.numel(),), (1,))
 
 

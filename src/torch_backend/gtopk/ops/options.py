@@ -1,4 +1,4 @@
-"""What a sparse all-reduce is asked to do, as one value, and the values that arguments can take."""
+"""The options of a sparse all-reduce as one value, and checks of the values they can take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_BLOCK = 4096
-# The core's integers have 64 bits, and more than all elements means all.
+# The core's integers have 64 bits; a k beyond the number of elements means all of them.
 MOST = 2**63 - 1
 
 ACCUMULATES = ("gradient", "update")
@@ -35,7 +35,7 @@ def algorithms() -> tuple[str, ...]:
 
 @functools.cache
 def selecting_algorithms() -> tuple[str, ...]:
-    """Return the names of the algorithms under which each rank selects entries of its own."""
+    """Return the names of the algorithms with which each rank selects its own entries."""
     return tuple(_native.load().selecting_algorithms())
 
 
@@ -59,10 +59,10 @@ def wires() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SparseOptions:
-    """The options of one sparse all-reduce: checked when made, and passed on as they are.
+    """The options of one sparse all-reduce: checked on construction, and passed on unchanged.
 
-    docs/algorithms.md explains them. Exactly one of k and density is given, but for "dense", which
-    needs neither.
+    docs/algorithms.md explains them. Exactly one of k and density is given, except for "dense",
+    which needs neither.
     """
 
     k: int | None = None
@@ -77,7 +77,7 @@ class SparseOptions:
     mean: str = "ranks"
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an invalid value; make Python's numbers of all others."""
+        """Raise ValueError for an invalid value; convert all other numbers to Python's types."""
         _check("algorithm", self.algorithm, (*algorithms(), "auto"))
         _check("select", self.select, selectors())
         _check("put_back", self.put_back, PUT_BACKS)
@@ -96,7 +96,7 @@ class SparseOptions:
 
     @functools.cached_property
     def arguments(self) -> Mapping[str, str | float]:
-        """The same as the operators of the native library name and take them."""
+        """Return the options under the names and types of the native library's operators."""
         return {
             "k": self.k or 0,
             "density": self.density or 0.0,
@@ -111,7 +111,7 @@ class SparseOptions:
         }
 
     def most_delivered(self, d: int, ranks: int) -> int:
-        """Return how many entries a result of d elements has at most.
+        """Return the largest number of entries that a result of d elements can have.
 
         Raise ValueError for options that cannot be combined.
         """
@@ -136,7 +136,7 @@ def wire_named(wire: str | None) -> str:
 
 
 def codes_dense(wire: str | None) -> bool:
-    """Whether "dense" rounds its values on this wire, and keeps what that loses."""
+    """Return whether "dense" rounds its values on this wire, and keeps the rounding error."""
     return wire_named(wire) not in ("lossless", "raw")
 
 
@@ -149,7 +149,7 @@ def check_density(density: object, name: str = "density", or_else: str = "") -> 
 
 
 def check_density_bounds(bounds: Any) -> tuple[float, float]:
-    """Return them as floats; raise ValueError unless 0 < smallest <= largest <= 1."""
+    """Return the bounds as floats; raise ValueError unless 0 < smallest <= largest <= 1."""
     try:
         found = tuple(check_density(each) for each in bounds)
     except (TypeError, ValueError):
@@ -178,7 +178,7 @@ def check_momentum(momentum: object) -> float:
 def check_clipping(clip_norm: object, clip: str) -> float | None:
     """Return the norm as a float, or None; raise ValueError unless it is above 0.
 
-    Without a norm `clip` must be the default.
+    Without a norm, `clip` must be the default.
     """
     _check("clip", clip, CLIPS)
     if clip_norm is None:
@@ -192,8 +192,8 @@ def check_clipping(clip_norm: object, clip: str) -> float | None:
 
 
 def _real(number: object) -> float:
-    """Return any real number as a float; NaN, which is in no range, for everything else."""
-    # NumPy's floats are registered as numbers.Real; np.float32 is not a float.
+    """Return any real number as a float; for everything else NaN, which is in no range."""
+    # NumPy registers its floats as numbers.Real; np.float32 is not a float.
     if not isinstance(number, numbers.Real) or isinstance(number, bool):
         return math.nan
     try:
@@ -214,9 +214,9 @@ def check_whole(number: object, name: str, least: int) -> int:
 
 
 def _checked_block(block: object, select: str) -> int:
-    """Return a block's elements as the core takes them; raise ValueError unless 1 or more.
+    """Return the elements of a block as an int; raise ValueError unless 1 or more.
 
-    For another selector than "block" it must be the default.
+    For selectors other than "block" it must be the default.
     """
     elements = min(check_whole(block, "block", 1), MOST)
     if select != "block" and elements != DEFAULT_BLOCK:
@@ -225,7 +225,7 @@ def _checked_block(block: object, select: str) -> int:
 
 
 def _checked_k(k: object, density: object) -> int | None:
-    """Return k as the core takes it, or None if a density is given in its place."""
+    """Return k as an int, or None if a density is given instead."""
     if (k is None) == (density is None):
         raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
     if k is None:

@@ -18,35 +18,35 @@ from gtopk.ops.sparse_all_reduce import check_tensor
 
 
 class Prediction(TypedDict):
-    """What a call would cost with one algorithm."""
+    """The predicted cost of a call with one algorithm."""
 
     seconds: float
-    """Duration of the call."""
+    """The call's duration."""
     messages: int
     """Messages on the critical path."""
     bytes: float
-    """Bytes of these messages, headers included."""
+    """Bytes of these messages, including headers."""
     host_bytes: float
-    """Bytes that the busiest host's link carries meanwhile, for all its ranks."""
+    """Bytes on the busiest host's link during the call, for all its ranks."""
 
 
 class Plan(TypedDict):
     """What was chosen for a call, and why; the same on all ranks except for `actual_seconds`."""
 
     algorithm: str
-    """The one that was chosen."""
+    """The algorithm chosen."""
     reason: str
-    """Its predicted milliseconds, in parts, and those of the runner-up, in words."""
+    """In words: its predicted milliseconds, in parts, and those of the runner-up."""
     predictions: dict[str, Prediction]
-    """By algorithm, for all that the semantics allow."""
+    """Predictions by algorithm, for all that the semantics allow."""
     costs: dict[str, float]
-    """Nanoseconds, as measured in this job: per message and byte, inside hosts (`message_within`,
+    """Nanoseconds as measured in this job: per message and byte, inside hosts (`message_within`,
     `byte_within`) and between hosts (`message_between`, `byte_between`; 0 if there is no such
     link), and per element or entry."""
     measured_by: int
-    """The number of the group's collective that measured the costs."""
+    """The number of the collective in the group that measured the costs."""
     actual_seconds: float
-    """Duration of the call on this rank, from the choice to its end; 0 if it was not run."""
+    """The call's duration on this rank, from the choice to its end; 0 if it was not run."""
 
 
 def plan(
@@ -67,7 +67,7 @@ def plan(
 
     Collective: every rank of the group must call it, with the same arguments. The group's first
     plan, or first call with algorithm="auto", measures links and arithmetic, which takes tens of
-    milliseconds, and more on slow links. docs/algorithms.md ("auto") has the model.
+    milliseconds, and more on slow links. docs/algorithms.md ("auto") describes the model.
 
     Args:
         d: elements of the tensor, 1 or more.
@@ -108,14 +108,14 @@ def plan_with(
     *,
     refresh: bool = False,
 ) -> Plan | None:
-    """See plan(); on a rank of the group, for any algorithm in the options."""
+    """See plan(). Call it on a rank of the group, with options of any algorithm."""
     like = torch.empty(0, dtype=dtype, device="cpu")
     check_tensor(like, "a tensor of dtype")
     return told(backend_of(group).plan(d, like, options, refresh))
 
 
 def told(by_operator: tuple[Any, ...]) -> Plan | None:
-    """Return an operator's plan as a Plan; None if there is none."""
+    """Convert an operator's plan to a Plan; None if there is none."""
     algorithm, reason, seconds, messages, size, of_host, costs, measured_by, actual = by_operator
     if not algorithm:
         return None

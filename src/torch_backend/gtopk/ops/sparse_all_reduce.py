@@ -19,7 +19,7 @@ from gtopk.core.torch_internals import is_outside, overlaps_itself, private_devi
 from gtopk.core.tracing import untraced
 from gtopk.ops.options import SparseOptions
 
-# acc, merge and residual are float32 for the half types.
+# acc, the merge and the residual are float32 for the half types.
 ACCUMULATION = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
@@ -27,7 +27,7 @@ ACCUMULATION = {
     torch.float16: torch.float32,
 }
 
-# Of a selector's state, as the core has them.
+# The length of a selector's state, as in the core.
 _STATE_NUMBERS = 4
 
 
@@ -52,33 +52,33 @@ def sparse_all_reduce(
 ) -> Work | None:
     """Sum what each rank selects from ``tensor + residual``, in place.
 
-    Each rank selects the k entries of largest magnitude of ``acc = tensor + residual`` (smaller
-    index first among equals, never a zero); the lists are merged along a tree of the ranks, keeping
-    k entries at each node (gTop-k: Shi et al., arXiv 1901.04359, Alg. 3). What was not delivered
-    stays in the residuals: the sum over ranks of acc is the result plus the sum of the residuals,
-    up to floating-point rounding. Collective: every rank of the group must call it, with the same
-    arguments except for the values.
+    Each rank selects the k entries of largest magnitude of ``acc = tensor + residual`` (among
+    equals the smaller index first, never a zero). The lists are merged along a tree of the ranks,
+    keeping k entries at each node (gTop-k: Shi et al., arXiv 1901.04359, Alg. 3). What was not
+    delivered stays in the residuals: the sum over ranks of acc is the result plus the sum of the
+    residuals, up to floating-point rounding. Collective: every rank of the group must call it, with
+    the same arguments except for the values.
 
     Args:
         tensor: the gradient; dense, any shape and strides, on the CPU or a CUDA device; float32,
-            float64, bfloat16 or float16. Becomes the reduced gradient, the same bits on every rank,
-            zero where nothing was delivered. A tensor that is not contiguous is copied in and out.
-            A list of tensors of one dtype and device, each contiguous, is one vector of all their
-            elements, in this order: nothing is copied, and ranks may split it differently.
-        k: entries that each rank selects, k >= 1; at most all of the d = ``tensor.numel()``.
-            "dense" needs neither k nor a density.
+            float64, bfloat16 or float16. It becomes the reduced gradient, bitwise equal on all
+            ranks, zero where nothing was delivered. A tensor that is not contiguous is copied in
+            and out. A list of tensors of one dtype and device, each contiguous, is one vector of
+            all their elements, in this order: nothing is copied, and ranks may split it
+        differently. k: entries that each rank selects, k >= 1; at most all of the d =
+            ``tensor.numel()``. "dense" needs neither k nor a density.
         density: instead of k, a fraction in (0, 1]; k = min(d, max(1, floor(density * d + 1/2))).
-        residual: of the tensor's shape (for a list: one dimension, all elements), on its device, of
-            the accumulation type (float64 for float64, else float32). Becomes what was not
+        residual: has the tensor's shape (for a list: one dimension, all elements) and device, and
+            the accumulation type (float64 for float64, else float32). It becomes what was not
             delivered. None means zeros, discarded afterwards.
         state: for select="threshold": what the selector keeps from one step of this tensor to the
-            next, on this rank only; float64 of shape (4,) on the CPU, initially zeros. Written only
-            if the step happened; other selectors write zeros. None: each step starts afresh.
-        algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
-            bits, less traffic in total, a longer path), "topk" (the exact sum of all selections, up
-            to k entries of each rank), "dense" (all of acc; the residual becomes what the
-            wire's rounding lost, or zero), "rs-ag" (regions reduced, re-selected and gathered: O(k)
-            on the wire whatever the number of ranks),
+            next, on this rank only; float64 of shape (4,) on the CPU, initially zeros. It is
+            written only if the step happened; other selectors write zeros. None: each step starts
+        afresh. algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast:
+            the same bits, less traffic in total, a longer path), "topk" (the exact sum of all
+            selections, up to k entries of each rank), "dense" (all of acc; the residual becomes
+            what the wire's rounding lost, or zero), "rs-ag" (regions reduced, re-selected and
+            gathered: O(k) on the wire whatever the number of ranks),
             "exact" (the exact top k of the sum of all selections), "hierarchical" (the exact sum of
             the selections inside each host, then gTop-k between hosts: one list of k entries leaves
             a host, however many ranks it has; GTOPK_HOST in the environment names a rank's host),
@@ -87,15 +87,15 @@ def sparse_all_reduce(
             entries of the sum of all acc, found in summed count-sketches, then summed exactly; no
             indices travel, but 58k values do). Two are controls: "random-k" (k random indices, the
             same on all ranks, new ones in every call) and "true-topk" (the exact top k of the sum
-            of all acc, at the cost of "dense"). "auto" picks the cheapest of them in this job that
-            satisfies `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]`` say which, and why.
-            The first "auto" of a group measures the costs.
+            of all acc, at the cost of "dense"). "auto" picks the algorithm that is cheapest in this
+            job among those that satisfy `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]``
+            say which, and why. The first "auto" of a group measures the costs.
         select: "exact", or one that approximates it and selects up to ceil(4k/3) entries:
             "gaussian" (a normal quantile of mean and deviation, corrected), "sampled" (the top of a
             sample of 1 %, corrected) or "threshold" (last step's threshold, corrected, as long as
-            2k/3 to 4k/3 entries reach it; else, and without a `state`, as "exact"). Or "block",
-            which selects separately from each block of elements, on each rank and wherever lists
-            are merged; it needs a density.
+            2k/3 to 4k/3 entries reach it; otherwise, and without a `state`, like "exact"). Or
+            "block", which selects separately from each block of elements, on each rank and wherever
+            lists are merged; it needs a density.
         block: for select="block": elements per block; the last one may be shorter. A block of l
             elements sends min(l, max(1, floor(density * l + 1/2))) entries.
         put_back: where a value goes that was selected but not delivered. "own": back to the
@@ -116,14 +116,14 @@ def sparse_all_reduce(
             that satisfy it; an explicit algorithm must satisfy it.
         op: SUM, or AVG: the final sum divided by the number of ranks in the accumulation type, then
             rounded once. Residuals are never averaged.
-        mean: of AVG. "ranks": the sum is divided by the number of ranks; "contributors": at each
-            index by the number of ranks that sent it, which travels with merged lists. It takes
+        mean: for AVG. "ranks": the sum is divided by the number of ranks; "contributors": at each
+            index by the number of ranks that sent it, which travels with merged lists. This needs
             algorithm "topk" or "exact", which deliver whole sums of what was selected.
         group: a process group of backend gtopk; None is the default group.
         async_op: return immediately; do not touch the tensors until the Work is done.
 
     Returns:
-        With async_op, a Work whose future holds ``[tensor]``, or the list; else None, once
+        With async_op, a Work whose future holds ``[tensor]``, or the list; otherwise None, once
         complete. Also None on a rank that is not in the group.
 
     If any rank's acc has a NaN or infinity, or a sum overflows, the tensor becomes NaN on every
@@ -159,7 +159,7 @@ def sparse_all_reduce(
 def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = False) -> None:
     """Raise ValueError unless `tensor` is dense, and of a type that can be reduced sparsely.
 
-    Raise NotImplementedError for a device that is not supported. cpu: only the CPU is.
+    Raise NotImplementedError for an unsupported device. cpu: support only the CPU.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"gtopk: {what} must be a torch.Tensor, given {type(tensor).__name__}")
@@ -187,24 +187,24 @@ def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = Fals
 
 
 def is_served(device: torch.device) -> bool:
-    """Whether tensors on the device are accepted: the CPU, CUDA, and the fake device of tests."""
+    """Return whether tensors on the device are accepted: CPU, CUDA, and the tests' fake device."""
     if device.type in ("cpu", "cuda"):
         return True
     return device.type == private_device() and "GTOPK_CUDA_DRIVER" in os.environ
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether this is an FSDP shard: a DTensor (FSDP 2) or a FlatParameter (FSDP 1)."""
+    """Return whether this is an FSDP shard: a DTensor (FSDP 2) or a FlatParameter (FSDP 1)."""
     if getattr(tensor, "_is_flat_param", False):
         return True
-    # By name along the classes: importing torch.distributed.tensor would cost a second.
+    # Compare names along the classes: importing torch.distributed.tensor would take a second.
     return any(each.__name__ == "DTensor" for each in type(tensor).__mro__)
 
 
 def _pieces(tensor: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Check what is to be reduced; return its pieces."""
+    """Check the argument `tensor`; return its pieces."""
     if not isinstance(tensor, (list, tuple)):
-        check_tensor(tensor)  # type: ignore[arg-type]  # a Sequence that is no list is refused
+        check_tensor(tensor)  # type: ignore[arg-type]  # a Sequence that is not a list is refused
         return [tensor]  # type: ignore[list-item]
     if not tensor:
         raise ValueError(
@@ -261,7 +261,7 @@ def new_selector_state() -> torch.Tensor:
 
 
 def is_selector_state(state: object) -> bool:
-    """Whether `state` has the type and shape of a selector state."""
+    """Return whether `state` has the type and shape of a selector state."""
     return (
         isinstance(state, torch.Tensor)
         and state.layout == torch.strided
@@ -282,11 +282,11 @@ def _check_state(state: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
 
 
 def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors have a byte in common; gaps between elements do not count."""
+    """Return whether two tensors share a byte; gaps between elements do not count."""
     (first_a, last_a), (first_b, last_b) = _range(a), _range(b)
     if first_a >= last_b or first_b >= last_a:
         return False
-    # Rare case: mark both in a map of all bytes from the first to the last.
+    # In this rare case, mark both in a map of all bytes from the first to the last.
     first = min(first_a, first_b)
     taken = torch.zeros(max(last_a, last_b) - first, dtype=torch.bool, device="cpu")
     _bytes(taken, a, first_a - first).fill_(True)
@@ -294,7 +294,7 @@ def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _range(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the addresses of the first byte and past the last; equal for an empty tensor."""
+    """Return the first byte's address and the one past the last; equal for an empty tensor."""
     first = tensor.data_ptr()
     if not tensor.numel():
         return first, first

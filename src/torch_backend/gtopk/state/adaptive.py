@@ -1,11 +1,11 @@
-"""density="adaptive": which density each unit gets, and which units are merged.
+"""density="adaptive": chooses the density of each unit, and which units are merged.
 
-choose() decides from times alone; adapt() measures them on all ranks, and asks the planner what an
-exchange costs.
+choose() decides from times alone; adapt() measures these on all ranks, and asks the planner what
+an exchange costs.
 
 Layer-wise Adaptive Gradient Sparsification (LAGS-SGD: Shi et al., arXiv 1911.08727): a layer sends
-as much as travels while the backward computes the next one. OMGS-SGD (Shi et al., INFOCOM 2020) and
-MG-WFBP before it (arXiv 1811.11141): a layer waits for the next one where that costs less than
+as much as can travel while the backward computes the next one. OMGS-SGD (Shi et al., INFOCOM 2020)
+and before it MG-WFBP (arXiv 1811.11141): a layer waits for the next one where that costs less than
 starting an exchange of its own.
 """
 
@@ -27,12 +27,12 @@ from gtopk.state.units import Unit
 if TYPE_CHECKING:
     from gtopk.state.config import Config
 
-_UNSETTLED = 2  # DDP lays its buckets out anew after the first backward
+_UNSETTLED = 2  # DDP lays out its buckets anew after the first backward
 MEASURED = 5  # backwards
 
 
 class Piece(NamedTuple):
-    """A unit before the choice."""
+    """A unit before densities are chosen."""
 
     elements: int
     kind: object
@@ -42,23 +42,23 @@ class Piece(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What was chosen for one unit. Seconds count from the backward's first complete unit."""
+    """The choice for one unit. Times are seconds from the backward's first complete unit."""
 
     names: tuple[str, ...]
-    """Its parameters, those selected from first."""
+    """Its parameters, selected ones first."""
     elements: int
     """Elements that the selection covers."""
     ready: float
     """When its gradients are complete, on the slowest rank."""
     starts: float
-    """When its exchange starts, after those before it have ended."""
+    """When its exchange starts, after the previous ones have ended."""
     seconds: float
-    """What its exchange is predicted to take."""
+    """The predicted duration of its exchange."""
     density: float
 
 
 class Choice(NamedTuple):
-    """Pieces that become one unit, by number."""
+    """The numbers of the pieces that become one unit."""
 
     members: tuple[int, ...]
     starts: float
@@ -77,14 +77,14 @@ def choose(
     """Choose densities, in the order in which pieces are ready.
 
     One exchange runs at a time, and should end before the next unit is ready: a unit gets the
-    largest density within `bounds` with which it does, or else the smallest. The last one has
-    nothing to overlap with. A piece waits for the next, and is merged with it, if that one is ready
+    largest density within `bounds` that achieves this, or else the smallest. The last unit has
+    nothing to overlap with. A piece waits for the next one, and is merged with it, if that is ready
     less than `startup` seconds after the first could start.
 
     Args:
         pieces: in any order.
-        startup: seconds that an exchange takes whatever it sends.
-        cost: seconds of an exchange of so many elements, of this kind, at this density; it grows
+        startup: seconds that an exchange takes however little it sends.
+        cost: seconds of an exchange of this many elements, of this kind, at this density; it grows
             with the density.
         bounds: the smallest and the largest density.
         merges: whether pieces may be merged.
@@ -132,7 +132,7 @@ def _largest(seconds: Callable[[float], float], budget: float, least: float, mos
 
 
 class Stopwatch:
-    """When units were complete in the last backwards of this rank."""
+    """Records when units were complete in the last backwards of this rank."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Stopwatch:
     ) -> None:
         """Start with no measurements.
 
-        clock: returns the present moment; between: returns the seconds between two such moments.
+        clock: returns the current moment. between: returns the seconds between two such moments.
         """
         self._units = units
         self._clock = clock
@@ -152,15 +152,15 @@ class Stopwatch:
         self._seen: list[dict[int, Any]] = []
 
     def begin(self) -> None:
-        """A backward begins."""
+        """Begin a backward."""
         self._now = {}
 
     def complete(self, unit: int) -> None:
-        """A unit's last gradient has arrived."""
+        """Record that a unit's last gradient has arrived."""
         self._now[unit] = self._clock()
 
     def end(self) -> None:
-        """The backward has succeeded; one in which a unit took no part does not count."""
+        """Count the backward, which has succeeded, unless a unit took no part in it."""
         self._backwards += 1
         if self._backwards > _UNSETTLED and len(self._now) == self._units:
             self._seen = [*self._seen, self._now][-MEASURED:]
@@ -184,9 +184,9 @@ def adapt(
     *,
     merges: bool,
 ) -> list[Layer]:
-    """Choose layers, alike on all ranks. Collective.
+    """Choose layers, the same ones on all ranks. Collective.
 
-    ready: each unit's seconds on this rank; the slowest rank's count.
+    ready: each unit's seconds on this rank; those of the slowest rank are used.
     """
     slowest = torch.tensor(ready, dtype=torch.float64, device=meeting_place(group))
     dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
@@ -200,14 +200,14 @@ def adapt(
         assert isinstance(dtype, torch.dtype)
         return predicted_seconds(config, elements, dtype, density, group)
 
-    # The largest first: links that were measured for it need not be measured for the others.
+    # Begin with the largest: links measured for it need not be measured for the others.
     whole = sum(unit.selected_numel for unit in units)
     cost(whole, units[0].dtype, config.density_bounds[0])
-    # What an exchange takes whatever it sends: that of one element is all messages.
+    # The cost of one element is the startup cost, as it consists of messages only.
     startup = cost(1, units[0].dtype, config.density_bounds[0])
     chosen = choose(pieces, startup, cost, config.density_bounds, merges=merges)
     layers = []
-    for each in chosen if merges else sorted(chosen):  # who cannot merge keeps their numbers
+    for each in chosen if merges else sorted(chosen):  # unmerged units keep their numbers
         unit = merged([units[i] for i in each.members])
         at = max(pieces[i].ready for i in each.members)
         layers.append(
@@ -219,7 +219,7 @@ def adapt(
 def stopwatch_of(units: Sequence[Unit]) -> Stopwatch:
     """Return a stopwatch that takes the time where the gradients are.
 
-    On a device that is when its current stream gets there, not when the host does.
+    On a device it is the time at which the current stream gets there, not the host.
     """
     device = torch.device(units[0].device)
     if device.type == "cpu":
@@ -247,7 +247,7 @@ def merged(units: Sequence[Unit]) -> Unit:
 
 
 def units_of_layers(units: Sequence[Unit], layers: Sequence[Layer]) -> tuple[Unit, ...] | None:
-    """Merge units as the layers do; None unless each unit is in one layer as a whole."""
+    """Merge units as the layers do; return None unless each unit is in one layer as a whole."""
     home = {name: unit for unit in units for name in unit.names}
     made = []
     for layer in layers:

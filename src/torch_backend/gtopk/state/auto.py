@@ -1,7 +1,7 @@
-"""What `auto` has chosen for the units of a SparseState: once for each density, and kept.
+"""The choices of `auto` for the units of a SparseState: made once for each density, then kept.
 
 Costs are measured, so another run may choose differently. Choices are saved with the state: a
-resumed run repeats them, with the bits of an uninterrupted run.
+resumed run repeats them, and is bitwise equal to an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def plan_of(
     density: float,
     group: dist.ProcessGroup | None,
 ) -> Plan:
-    """Plan the exchange of a unit of so many elements. Collective."""
+    """Plan the exchange of a unit of `numel` elements. Collective."""
     options = config.options(density, "auto", config.wire)
     options = dataclasses.replace(options, semantics=config.semantics)
     planned = plan_with(options, elements, dtype, group)
-    assert planned is not None  # a rank of the group
+    assert planned is not None  # this is a rank of the group
     return planned
 
 
@@ -53,7 +53,7 @@ def predicted_seconds(
     density: float,
     group: dist.ProcessGroup | None,
 ) -> float:
-    """Predict the exchange by the configured algorithm, which has a prediction. Collective."""
+    """Predict the exchange with the configured algorithm, which has a prediction. Collective."""
     planned = plan_of(config, elements, dtype, density, group)
     algorithm = planned["algorithm"] if config.automatic else config.algorithm
     return planned["predictions"][algorithm]["seconds"]
@@ -63,7 +63,7 @@ class Pinned:
     """The choices of one state."""
 
     def __init__(self, choices: Iterable[Choice] = ()) -> None:
-        """Take what was chosen before."""
+        """Start with earlier choices."""
         self._choices = {(each.unit, each.density): each for each in choices}
 
     def choose(
@@ -83,8 +83,8 @@ class Pinned:
             for index, (unit, density) in enumerate(zip(units, densities, strict=True))
             if unit.selected_numel and (index, density) not in self._choices
         ]
-        plans: dict[tuple[object, ...], Plan] = {}  # units of a shape have one
-        # The largest first: costs that were measured for it are good for all others.
+        plans: dict[tuple[object, ...], Plan] = {}  # one for all units of a shape
+        # Begin with the largest: its measured costs serve all others.
         for _, unit, density in sorted(new, key=lambda each: -each[1].selected_numel):
             shape = (unit.selected_numel, unit.dtype, density)
             if shape not in plans:
@@ -96,9 +96,9 @@ class Pinned:
             )
 
     def algorithm(self, unit: int, density: float) -> str:
-        """Return what was chosen."""
+        """Return the choice."""
         return self._choices[unit, density].algorithm
 
     def choices(self) -> list[Choice]:
-        """Return all, by density in the order of their first use, and by unit."""
+        """Return all choices, by density in the order of first use, and by unit."""
         return list(self._choices.values())

@@ -31,15 +31,15 @@ from gtopk.state.units import Parameter, UnitSize, check_unit
 DEFAULT_DENSITY = 0.001
 # The density of a warm-up phase: a fraction, or everything.
 Density = float | Literal["dense"]
-# What a state is given: a share, or one that is found for each unit (adaptive.py).
+# The density that a state is given: a fraction, or one chosen for each unit (adaptive.py).
 Share = float | Literal["adaptive"]
-# A phase of "dense" may have a wire of its own; without one its values are not coded.
+# A phase of "dense" may have its own wire; without one its values are not coded.
 Phase = tuple[Density, int] | tuple[Literal["dense"], int, str | None]
 Warmup = Sequence[Phase]
 
 
 class CommonArguments(TypedDict, total=False):
-    """The arguments of SparseState that everything takes which makes one; see there."""
+    """Arguments of SparseState that everything that makes a state takes; see there."""
 
     density_bounds: tuple[float, float]
     algorithm: str
@@ -59,26 +59,26 @@ class CommonArguments(TypedDict, total=False):
 
 
 class ShardArguments(CommonArguments, total=False):
-    """Those of fsdp_hook, whose units are FSDP's modules."""
+    """The arguments of fsdp_hook, whose units are FSDP's modules."""
 
     optimizer: torch.optim.Optimizer | None
 
 
 class OptimizerArguments(CommonArguments, total=False):
-    """Those of DistributedOptimizer, which knows the optimizer."""
+    """The arguments of DistributedOptimizer, which knows the optimizer."""
 
     unit: UnitSize
 
 
 class SparseArguments(ShardArguments, OptimizerArguments, total=False):
-    """Those of SparseState itself and of attach: all."""
+    """All arguments: those of SparseState itself and of attach."""
 
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def shows(arguments: type[CommonArguments]) -> Callable[[Function], Function]:
-    """Let help() and inspect show each of these in place of a function's **arguments."""
+    """Make help() and inspect show each of these in place of a function's **arguments."""
 
     def show(function: Function) -> Function:
         signature = inspect.signature(function)
@@ -105,7 +105,7 @@ def shows(arguments: type[CommonArguments]) -> Callable[[Function], Function]:
 class Config:
     """The arguments of SparseState that affect results; see there."""
 
-    density: Share | Literal["dense"] | None  # None for the algorithm "dense": becomes "dense"
+    density: Share | Literal["dense"] | None  # None with algorithm "dense" becomes "dense"
     density_bounds: tuple[float, float] = (0.001, 0.1)
     unit: UnitSize = 25 * 2**20
     algorithm: str = "gtopk"
@@ -124,7 +124,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Raise ValueError, or NotImplementedError for what is not implemented."""
-        # Numbers of NumPy's become Python's, which can be saved and compared anywhere.
+        # Convert NumPy's numbers to Python's, which can be saved and compared anywhere.
         object.__setattr__(self, "density_bounds", check_density_bounds(self.density_bounds))
         object.__setattr__(self, "density", _checked_density(self.density, self.algorithm))
         object.__setattr__(self, "unit", check_unit(self.unit))
@@ -139,7 +139,7 @@ class Config:
             self.semantics,
         )
         object.__setattr__(self, "block", options.block)
-        # Do they go together? What `auto` may choose always has topk in it.
+        # Check the combination with topk, which `auto` can always choose.
         together = dataclasses.replace(options, algorithm="topk") if self.automatic else options
         together.most_delivered(1, 1)
         object.__setattr__(self, "warmup", _checked_warmup(self.warmup))
@@ -160,7 +160,7 @@ class Config:
 
     @classmethod
     def of(cls, density: Share | None, arguments: SparseArguments) -> Config:
-        """Take those of a state's arguments that affect results."""
+        """Take those arguments of a state that affect results."""
         own = {each.name for each in dataclasses.fields(cls)}
         given: dict[str, Any] = {name: each for name, each in arguments.items() if name in own}
         if density is None and given.get("algorithm") != "dense":
@@ -168,7 +168,7 @@ class Config:
         return cls(density, **given)
 
     def _check_adaptive(self) -> None:
-        """Raise ValueError if no exchange overlaps the backward, or nobody predicts its cost."""
+        """Raise ValueError if no exchange overlaps the backward, or its cost has no prediction."""
         if not self.automatic and self.algorithm not in predicted_algorithms():
             there = ", ".join(predicted_algorithms())
             raise ValueError(
@@ -187,7 +187,7 @@ class Config:
             )
 
     def check_parameters(self, parameters: Iterable[Parameter]) -> None:
-        """Raise NotImplementedError for parameters of more than one device."""
+        """Raise NotImplementedError if the parameters are on more than one device."""
         devices = sorted({str(each.device or "cpu") for each in parameters})
         if len(devices) > 1:
             raise NotImplementedError(
@@ -197,18 +197,18 @@ class Config:
 
     @property
     def adaptive(self) -> bool:
-        """Whether densities are chosen unit by unit."""
+        """Return whether densities are chosen per unit."""
         return self.density == "adaptive"
 
     @property
     def automatic(self) -> bool:
-        """Whether algorithms are chosen per unit."""
+        """Return whether algorithms are chosen per unit."""
         return self.algorithm == "auto"
 
     def options(self, density: Density, algorithm: str, wire: str | None) -> SparseOptions:
-        """Return how a unit is exchanged at this density, by this algorithm, on this wire.
+        """Return options to exchange a unit at this density, by this algorithm, on this wire.
 
-        The algorithm satisfies the configured semantics, or is that of a dense phase.
+        The algorithm must satisfy the configured semantics, or be that of a dense phase.
         """
         share = None if density == "dense" else density
         return _options(share, algorithm, self.select, self.block, self.put_back, wire)
@@ -221,7 +221,7 @@ class Config:
         return density
 
     def wire_at(self, step: int) -> str | None:
-        """Return the wire of the step-th backward: dense phases have their own."""
+        """Return the wire of the step-th backward; dense phases have their own."""
         phase = self._phase_at(step)
         if phase is None or phase[0] != "dense":
             return self.wire
@@ -235,11 +235,11 @@ class Config:
         return None
 
     def with_density(self, density: Share) -> Config:
-        """Return the same with this density in every step: no warm-up is left."""
+        """Return a copy with this density in every step, without warm-up."""
         return dataclasses.replace(self, density=density, warmup=())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values only, to be saved and compared."""
+        """Return plain values, to be saved and compared."""
         return {
             **dataclasses.asdict(self),
             "density_bounds": list(self.density_bounds),
@@ -247,7 +247,7 @@ class Config:
         }
 
 
-# Cached: they are asked for in every backward, and checked when made.
+# The result is cached: every backward asks for it, and it is checked when made.
 @functools.lru_cache(maxsize=1024)
 def _options(
     density: float | None, algorithm: str, select: str, block: int, put_back: str, wire: str | None

@@ -1,7 +1,7 @@
 """What a SparseState keeps of its units from one backward to the next. Knows no exchange.
 
-Residuals, momenta and selectors' states, and what "auto" and "adaptive" have chosen. Where
-"adaptive" merges units, all of it follows the parameters.
+These are residuals, momenta and selectors' states, and the choices of "auto" and "adaptive". When
+"adaptive" merges units, all of it moves with the parameters.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Kept:
-    """Of these units, or of those that layers make of them."""
+    """State of these units, or of those that layers merge them into."""
 
     def __init__(self, config: Config, units: tuple[Unit, ...]) -> None:
-        """Start with zeros and no choice, and allocate nothing yet."""
+        """Start with zeros and no choices; allocate nothing yet."""
         self.unmerged = units
         self.layers: list[Layer] = []
         self._momentum, self._nesterov = config.momentum, config.nesterov
@@ -46,13 +46,13 @@ class Kept:
         self.adopt(self.layers)
 
     def adopt(self, layers: Sequence[Layer]) -> bool:
-        """Continue with these layers and the units that they make; with none, as at the beginning.
+        """Continue with these layers and the units that they form; with none, as at the beginning.
 
-        Returns whether the units have changed. Selectors then start afresh, and "auto" chooses
+        Return whether the units have changed. Selectors then start afresh, and "auto" chooses
         again.
         """
         units = units_of_layers(self.unmerged, layers) if layers else self.unmerged
-        if units is None:  # other units than these layers were made of
+        if units is None:  # the layers were made of other units
             units, layers = self.unmerged, []
         self.layers = list(layers)
         if units == self.units:
@@ -65,7 +65,7 @@ class Kept:
         return True
 
     def load(self, saved: Saved, config: Config, *, strict: bool) -> IncompatibleKeys:
-        """Copy what fits these units and this configuration. Its layers must have been adopted."""
+        """Copy what fits these units and this configuration. Adopt the saved layers first."""
         incompatible = self.residuals.load(saved.residuals, strict=strict)
         self.selector_states.load(saved.selector_states_for(config, self.units))
         self.pinned = Pinned(saved.choices_for(config, self.units))
@@ -77,7 +77,7 @@ class Kept:
     ) -> dict[str, Any]:
         """Return a copy of everything as plain values, which saved.read() reads.
 
-        The configuration is for information only.
+        The configuration in it is for information only.
         """
         residuals, momenta = self.residuals.by_parameter(), self.momenta.by_parameter()
         choices = [list(each) for each in self.pinned.choices()]
@@ -99,7 +99,7 @@ class Kept:
 
     def copied(self) -> dict[str, Any]:
         """Return a copy of everything, to be pickled."""
-        # Copies: a view would be pickled with all of its unit, once for each parameter.
+        # Copy the tensors: a view would be pickled with its whole unit, once for each parameter.
         residuals, momenta = self.residuals.by_parameter(), self.momenta.by_parameter()
         return {
             "units": self.units,
@@ -113,7 +113,7 @@ class Kept:
 
     @classmethod
     def of_copy(cls, config: Config, copied: Mapping[str, Any]) -> Kept:
-        """Make one from what copied() returned."""
+        """Make one from the result of copied()."""
         kept = cls(config, copied["unmerged"])
         kept._begin(copied["units"])
         kept.layers = copied["layers"]

@@ -1,9 +1,10 @@
 """Momentum correction: each rank accumulates its momentum instead of its gradient.
 
 Deep Gradient Compression (Lin et al., arXiv 1712.01887): u <- m u + g, and u, not g, is added to
-the residual that entries are selected from; where an entry was sent, u is cleared like the residual
-(momentum factor masking). With Nesterov's momentum g + m u is added. What is dense, small
-parameters or a whole phase, averages the same values and clears nothing: the momentum of plain SGD.
+the residual that entries are selected from. Where an entry was sent, u is cleared like the
+residual (momentum factor masking). With Nesterov's momentum, g + m u is added. Dense exchanges, of
+small parameters or in a dense phase, average the same values and clear nothing, as the momentum of
+plain SGD does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Momenta:
-    """One flat tensor per unit, large parameters first; twice, as a step may not happen."""
+    """One flat tensor per unit, large parameters first; kept twice, as a step may not happen."""
 
     def __init__(self, units: Sequence[Unit], momentum: float, *, nesterov: bool) -> None:
         """Allocate nothing yet. momentum: m, in [0, 1); 0 disables it."""
@@ -33,15 +34,15 @@ class Momenta:
         self._next: list[torch.Tensor | None] = [None] * len(units)
 
     def __bool__(self) -> bool:
-        """Whether there is a momentum."""
+        """Return whether there is a momentum."""
         return self._momentum != 0
 
     def correct(
         self, index: int, large: Sequence[torch.Tensor], small: torch.Tensor
     ) -> torch.Tensor:
-        """Replace a unit's gradients by what is to be accumulated.
+        """Replace a unit's gradients by the values to accumulate.
 
-        Returns the large part of the next momentum, to be cleared where entries are sent. keep()
+        Return the large part of the next momentum, to be cleared where entries are sent. keep()
         makes it the current one.
         """
         now = self.of_unit(index)
@@ -61,20 +62,20 @@ class Momenta:
         return coming[: self._units[index].selected_numel]
 
     def keep(self, index: int) -> None:
-        """The unit's step has happened."""
+        """Keep the next momentum, as the unit's step has happened."""
         self._flat[index], self._next[index] = self._next[index], self._flat[index]
 
     def forget(self, name: str, gradient: torch.Tensor) -> float:
         """Remove a gradient that is in the momentum and will arrive again.
 
-        Returns the factor with which it was accumulated. Where it was sent, none of it is left.
+        Return the factor with which it was accumulated. Nothing of it is left where it was sent.
         """
         u = self.by_parameter()[name]
         u.sub_(gradient.to(u.dtype).where(u != 0, 0))
         return 1 + self._momentum if self._nesterov else 1.0
 
     def of_unit(self, index: int) -> torch.Tensor:
-        """Return the momentum of a unit, zeros at first."""
+        """Return the momentum of a unit, initially zeros."""
         flat = self._flat[index]
         if flat is None:
             unit = self._units[index]

@@ -1,6 +1,6 @@
-"""What gradients are multiplied by: learning rates (accumulate="update") and the loss scale.
+"""Factors on gradients: learning rates (accumulate="update") and the loss scale.
 
-It reads them from the optimizer and the GradScaler. Knows no exchange.
+They are read from the optimizer and the GradScaler. Knows no exchange.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def rates_of(
     optimizer: torch.optim.Optimizer | None,
     parameters: Mapping[str, torch.Tensor],
 ) -> Rates | None:
-    """Return the rates that `accumulate` asks for.
+    """Return the rates that `accumulate` needs.
 
     Raise ValueError if an argument is missing or superfluous.
     """
@@ -33,7 +33,7 @@ def rates_of(
 
 
 class Rates:
-    """What each parameter's gradient is multiplied by before it is accumulated."""
+    """The factor on each parameter's gradient before it is accumulated."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
@@ -45,7 +45,7 @@ class Rates:
                 f"torch.optim.Optimizer, given {type(optimizer).__name__}"
             )
         self._optimizer = optimizer
-        # By number: load_state_dict() of an optimizer puts others in the place of its groups.
+        # Remember groups by number, as an optimizer's load_state_dict() replaces them.
         home = {
             id(each): i
             for i, group in enumerate(optimizer.param_groups)
@@ -60,7 +60,7 @@ class Rates:
         self._group = {name: home[id(each)] for name, each in parameters.items()}
 
     def of(self, names: Iterable[str]) -> dict[str, float]:
-        """Return them as they are now; raise ValueError for one that would move nothing."""
+        """Return the current rates; raise ValueError for one with which nothing would move."""
         rates = {}
         for name in names:
             number = self._group[name]
@@ -79,7 +79,7 @@ class Scaler(Protocol):
     """The part of torch.amp.GradScaler that is needed here."""
 
     def get_scale(self) -> float:
-        """Return the loss's factor; 1 if scaling is disabled."""
+        """Return the factor on the loss; 1 if scaling is disabled."""
 
 
 def check_scaler(scaler: object, units: Sequence[Unit]) -> None:
@@ -100,7 +100,7 @@ def check_scaler(scaler: object, units: Sequence[Unit]) -> None:
 
 
 def scale_of(scaler: Scaler) -> float:
-    """Return the scale of the current backward. Raises ValueError if it is not a valid scale."""
+    """Return the scale of the current backward. Raise ValueError if it is not a valid scale."""
     scale = float(scaler.get_scale())
     if not (scale > 0 and math.isfinite(scale)):
         raise ValueError(f"gtopk: a loss scale must be finite and above 0, the scaler's is {scale}")

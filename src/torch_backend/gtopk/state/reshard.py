@@ -1,6 +1,6 @@
-"""How FSDP2 cuts parameters into shards, and what other shards have saved, cut for this one.
+"""How FSDP2 cuts parameters into shards, and how saved shards are cut again for this one.
 
-What an unsharded model has saved is cut likewise. Knows no ranks and no files.
+The saved state of an unsharded model is cut likewise. Knows no ranks and no files.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _KINDS = ("residuals", "momenta")
 
 @dataclass(frozen=True)
 class Cut:
-    """One shard of a parameter: consecutive rows of dimension `dim`, equally many but for the last.
+    """One shard of a parameter: consecutive rows of dimension `dim`, as many in all but the last.
 
-    In a unit it is flat and padded with zeros to the size of the first, which is the largest.
+    In a unit it is flat and padded with zeros to the size of the first shard, the largest.
     """
 
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Cut:
         return padded
 
     def whole(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the parameter that these are all shards of, each flat and padded."""
+        """Return the parameter whose shards these are, each flat and padded."""
         parts = []
         for number, each in enumerate(pieces):
             _, begin, end = self._rows(number)
@@ -55,7 +55,7 @@ class Cut:
         return torch.cat(parts, self.dim)
 
     def _rows(self, number: int) -> tuple[int, int, int]:
-        """Return the rows of the largest shard, and where a shard begins and ends."""
+        """Return the rows of the largest shard, and where this shard begins and ends."""
         rows = self.shape[self.dim]
         most = -(-rows // self.shards)
         return most, min(number * most, rows), min((number + 1) * most, rows)
@@ -81,16 +81,16 @@ def cut_anew(
 ) -> dict[str, Any]:
     """Return what a state_dict() of this rank would be.
 
-    read: returns that of a folder, from the replicas that this rank takes over; cuts: those of this
-    rank's parameters, None without shards. Raises ValueError naming the first parameter that does
-    not fit; with strict=False what does not fit is left out.
+    read: returns the state_dict() of a folder, from the replicas that this rank takes over. cuts:
+    those of this rank's parameters, None without shards. Raise ValueError naming the first
+    parameter that does not fit; with strict=False what does not fit is left out.
     """
     saved = [read(each) for each in folders]
     here, there = _known(layout(units), told(cuts)), _known(saved[0]["units"], saved[0].get("cuts"))
     if strict:
         _check(here, there)
     made = {**saved[0], "units": layout(units), **{kind: {} for kind in _KINDS}}
-    for key in ("selector", "auto", "adaptive"):  # of other units
+    for key in ("selector", "auto", "adaptive"):  # these belong to other units
         made.pop(key, None)
     for name, mine in here.items():
         theirs = there.get(name)
@@ -106,7 +106,7 @@ def cut_anew(
                 whole = Cut(mine.shape, dim, 0, len(saved)).whole(pieces)
             elif pieces:
                 whole = pieces[0]
-            elif kind == "residuals":  # it was too small for one there: nothing waits
+            elif kind == "residuals":  # it was too small for a residual there: nothing waits
                 whole = torch.zeros(mine.shape, dtype=mine.dtype, device="cpu")
             else:
                 continue
@@ -124,7 +124,7 @@ def told(cuts: Mapping[str, Cut] | None) -> dict[str, list[Any]] | None:
 def _known(
     units: Sequence[Mapping[str, Any]], cuts: Mapping[str, Sequence[Any]] | None
 ) -> dict[str, Known]:
-    """Return what is saved of each parameter, from a layout() and from what told() returned."""
+    """Return what is saved of each parameter, from a layout() and a result of told()."""
     found = {}
     for unit in units:
         dtype = ACCUMULATION[getattr(torch, unit["dtype"].removeprefix("torch."))]

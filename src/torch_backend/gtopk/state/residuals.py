@@ -26,7 +26,7 @@ class Residuals:
         self._unit_of = {each.name: i for i, unit in enumerate(units) for each in unit.large}
 
     def of_unit(self, index: int) -> torch.Tensor:
-        """Return the flat residual of a unit, zeros at first."""
+        """Return the flat residual of a unit, initially zeros."""
         flat = self._flat[index]
         if flat is None:
             unit = self._units[index]
@@ -37,12 +37,12 @@ class Residuals:
         return flat
 
     def is_zero(self, index: int) -> bool:
-        """Whether a unit's residual was never used."""
+        """Return whether a unit's residual has never been used."""
         return self._flat[index] is None
 
     @property
     def all_zero(self) -> bool:
-        """Whether no unit's residual was ever asked for."""
+        """Return whether no unit's residual has ever been requested."""
         return all(each is None for each in self._flat)
 
     def of_parameter(self, name: str) -> torch.Tensor | None:
@@ -65,9 +65,9 @@ class Residuals:
         return residuals
 
     def load(self, saved: Mapping[str, torch.Tensor], *, strict: bool) -> IncompatibleKeys:
-        """Copy those whose name, shape and type match.
+        """Copy the residuals whose name, shape and type match.
 
-        strict: raise ValueError unless all of both sides match, and copy none.
+        strict: raise ValueError, and copy none, unless all of both sides match.
         """
         mine = self.by_parameter()
         fit = _fitting(mine, saved)
@@ -91,14 +91,14 @@ def _fitting(mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]
 
 
 def load_into(mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> None:
-    """Copy those whose name, shape and type match."""
+    """Copy the tensors whose name, shape and type match."""
     with torch.no_grad():
         for name in _fitting(mine, saved):
             mine[name].copy_(saved[name])
 
 
 def slots(flat: torch.Tensor, parameters: Sequence[Parameter]) -> list[torch.Tensor]:
-    """Views of a flat buffer, one per parameter, in their shapes.
+    """Return views of a flat buffer, one per parameter, in their shapes.
 
     The buffer has a parameter's elements in the order of the parameter's memory.
     """
@@ -118,8 +118,8 @@ def _shaped(piece: torch.Tensor, parameter: Parameter) -> torch.Tensor:
 class SelectorStates:
     """The selector's state of each unit.
 
-    The native part reads it when a step selects and writes it once that step has happened; the
-    meaning of the numbers is private to the selector. Zeros: the next step starts afresh.
+    The native part reads it when a step selects and writes it once that step has happened. Only the
+    selector knows the meaning of the numbers. With zeros, the next step starts afresh.
     """
 
     def __init__(self, units: int) -> None:
@@ -131,11 +131,11 @@ class SelectorStates:
         return self._states[index]
 
     def copies(self) -> list[torch.Tensor]:
-        """Return a copy of each."""
+        """Return a copy of each state."""
         return [state.clone() for state in self._states]
 
     def load(self, saved: Sequence[torch.Tensor]) -> None:
-        """Copy these states, one for each unit; if empty, start afresh."""
+        """Copy these states, one for each unit; if there are none, start afresh."""
         with torch.no_grad():
             for i, state in enumerate(self._states):
                 if saved:

@@ -23,12 +23,12 @@ FORMAT = 1
 
 
 class IncompatibleKeys(NamedTuple):
-    """What loading a state ignored, by the parameters' names."""
+    """What was ignored when a state was loaded, by the parameters' names."""
 
     missing_keys: list[str]
-    """Have a residual here that was left as it was, as none in the saved state fits it."""
+    """Parameters whose residual here is unchanged, as no saved one fits it."""
     unexpected_keys: list[str]
-    """Have a residual in the saved state that fits none here."""
+    """Parameters whose saved residual fits none here."""
 
 
 @dataclass(frozen=True)
@@ -41,31 +41,31 @@ class Saved:
     residuals: Mapping[str, torch.Tensor]
     select: str | None
     selector_states: list[torch.Tensor]
-    """What that selector kept, one per unit; empty if the state was saved without it."""
+    """The state of that selector, one per unit; empty if the state was saved without it."""
     asked: Mapping[str, object]
-    """The arguments that `auto` chose by."""
+    """The arguments on which the choices of `auto` depend."""
     choices: list[Choice]
-    """What it chose; empty for another algorithm."""
+    """The choices of `auto`; empty for another algorithm."""
     momenta: Mapping[str, torch.Tensor]
     """Empty for a state without momentum."""
     accumulate: str
     bounds: object
     """The bounds within which densities were chosen."""
     layers: list[Layer]
-    """What "adaptive" chose; empty for another density."""
+    """The choices of "adaptive"; empty for another density."""
 
     def layers_for(self, config: Config) -> list[Layer]:
-        """Return the layers if they are asked for, within the same bounds; else none."""
+        """Return the layers if `config` is adaptive within the same bounds; otherwise none."""
         same = config.adaptive and self.bounds == list(config.density_bounds)
         return self.layers if same else []
 
     def selector_states_for(self, config: Config, mine: Sequence[Unit]) -> list[torch.Tensor]:
-        """Return them if selector and units are the same; else none."""
+        """Return the selector states if selector and units are the same; otherwise none."""
         same = self.select == config.select and self.units == layout(mine)
         return self.selector_states if same else []
 
     def choices_for(self, config: Config, mine: Sequence[Unit]) -> list[Choice]:
-        """Return them if units and the relevant arguments are the same; else none."""
+        """Return the choices if units and the relevant arguments are the same; otherwise none."""
         same = self.asked == asked_of(config) and self.units == layout(mine)
         return self.choices if same else []
 
@@ -134,7 +134,7 @@ _LIST = (list, tuple)
 
 
 def _part(saved: Mapping[str, Any], key: str, what: str, **kinds: Any) -> Any:
-    """Return a part of a state, of values of these types; None: an older version saved none."""
+    """Return a part of a state, with values of these types; None if an older version saved none."""
     part = saved.get(key)
     if part is not None:
         holds = isinstance(part, Mapping) and all(
@@ -194,7 +194,7 @@ def _auto(saved: Mapping[str, Any], units: int) -> tuple[Mapping[str, object], l
 
 
 def _adaptive(saved: Mapping[str, Any]) -> tuple[object, list[Layer]]:
-    """Read what an adaptive density chose."""
+    """Read the choices of an adaptive density."""
     part = _part(saved, "adaptive", "'bounds' and a list 'layers'", layers=_LIST)
     if part is None:
         return None, []
@@ -256,7 +256,7 @@ def check_parameters(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]]) -
 def place(
     group: dist.ProcessGroup | None, shard: tuple[int, int] | None = None
 ) -> dict[str, int] | None:
-    """Return rank and number of ranks, if known, and those of the shard, if it is one."""
+    """Return rank and number of ranks, if known, and those of the shard, if there are shards."""
     if has_ranks_that_change(group):
         found = {"rank": group.rank(), "ranks": group.size()}
     elif not dist.is_available() or not dist.is_initialized():
@@ -267,7 +267,7 @@ def place(
 
 
 def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None) -> None:
-    """Raise ValueError for the state of another rank, or of another number of ranks."""
+    """Raise ValueError for a state of another rank or of another number of ranks."""
     if saved is None or mine is None or saved == mine:
         return
     shards = [f"{each.get('shard')} of {each.get('shards')}" for each in (saved, mine)]
@@ -289,7 +289,7 @@ def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None)
 
 
 def check_accumulate(saved: str, config: Config) -> None:
-    """Raise ValueError if saved residuals are gradients and updates are wanted, or the reverse."""
+    """Raise ValueError if saved residuals are gradients but updates are wanted, or vice versa."""
     if saved != config.accumulate:
         raise ValueError(
             f"gtopk: the saved state has accumulate={saved!r}, this one {config.accumulate!r}: "

@@ -1,6 +1,6 @@
 """What one selection covers: splits parameters into units. Pure; knows no tensors, no ranks.
 
-Units do not follow DDP's buckets, whose layout differs between the first step and later ones.
+Units do not follow DDP's buckets, whose layout in the first step differs from later ones.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import torch
 
-# Bytes; or one unit per parameter (layer-wise: LAGS, Shi et al., arXiv 1911.08727); or one in all
-# (the gTop-k paper, arXiv 1901.04359: one selection, no overlap with the backward).
+# A size in bytes; or one unit per parameter (layer-wise: LAGS, Shi et al., arXiv 1911.08727); or
+# one unit in all (the gTop-k paper, arXiv 1901.04359: one selection, no overlap with the backward).
 UnitSize = int | Literal["parameter", "model"]
 
 
@@ -29,15 +29,15 @@ class Parameter:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device | None = field(default=None, compare=False)
-    """None is the CPU. Ranks need not be alike in it, nor is it saved."""
+    """None is the CPU. It may differ between ranks, and is not saved."""
     order: tuple[int, ...] | None = None
-    """Its dimensions as they lie in memory, the innermost last; None: as in the shape."""
+    """Its dimensions in the order of memory, the innermost last; None: as in the shape."""
     dense: bool = False
-    """Whether it is small, however many elements it has."""
+    """Whether it counts as small, however many elements it has."""
 
     @property
     def numel(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -50,14 +50,14 @@ class Parameter:
 class Unit:
     """Parameters of one type whose gradients are exchanged together.
 
-    As a vector it is its parameters in the order given here.
+    As a vector, it consists of its parameters in the order given here.
     """
 
     dtype: torch.dtype
     large: tuple[Parameter, ...]
-    """Covered by one selection, with a residual."""
+    """Parameters covered by one selection, with a residual."""
     small: tuple[Parameter, ...]
-    """Averaged by one dense all-reduce, without one."""
+    """Parameters averaged by one dense all-reduce, without a residual."""
 
     @property
     def device(self) -> torch.device | str:
@@ -76,12 +76,12 @@ class Unit:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all its parameters, those selected from first."""
+        """The names of all its parameters, selected ones first."""
         return tuple(parameter.name for parameter in (*self.large, *self.small))
 
 
 class _Open:
-    """A unit that is being filled."""
+    """A unit being filled."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -93,7 +93,7 @@ class _Open:
         if unit == "model":
             return True
         if unit == "parameter":
-            # Small parameters have no selection: they join the large one after them.
+            # Small parameters have no selection: they join the next large one.
             return not self.large
         return self.nbytes == 0 or self.nbytes + parameter.nbytes <= unit
 
@@ -130,11 +130,10 @@ def units_of(parameters: Iterable[Parameter], unit: UnitSize, min_numel: int) ->
     """Split `parameters`, in registration order, into units.
 
     Consecutive parameters of one type and device are put together in reverse order, as their
-    gradients arrive in a backward, up to `unit` bytes; a parameter that is larger than that is a
-    unit of its own.
-    With "parameter" each parameter of at least `min_numel` elements closes a unit. Parameters of
-    fewer elements than `min_numel`, and dense ones, are small: see Unit. Units are in the order of
-    their first parameters.
+    gradients arrive in a backward, up to `unit` bytes; a larger parameter is a unit of its own.
+    With "parameter", each parameter of at least `min_numel` elements closes a unit. Dense
+    parameters and those of fewer than `min_numel` elements are small: see Unit. Units are in the
+    order of their first parameters.
     """
     filling: dict[tuple[torch.dtype, torch.device | None], _Open] = {}
     units: list[_Open] = []

@@ -1,4 +1,4 @@
-"""gtopk.advise: what each way to exchange a model's gradients would take in this job."""
+"""gtopk.advise: what each way to exchange a model's gradients would cost in this job."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Row(TypedDict):
     """One way to exchange all gradients."""
 
     arguments: dict[str, Any]
-    """Of gtopk.attach; none for a DDP that is left dense."""
+    """Arguments of gtopk.attach; none for a DDP that stays dense."""
     seconds: float
-    """Predicted for the exchange of a step, all gradients as one tensor of each type."""
+    """Predicted for the exchange of a step, with all gradients as one tensor of each type."""
     bytes: float
-    """Of messages on the critical path, headers included."""
+    """Bytes of messages on the critical path, including headers."""
     step_seconds: float | None
-    """Of a step whose exchange overlaps with nothing, which is the most; None if not known."""
+    """Upper bound for a step, whose exchange overlaps with nothing; None if unknown."""
     loss: str
-    """Against dense, as measured on a small net of this kind; "not measured"."""
+    """Loss against dense, as measured on a small net of this kind; "not measured"."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What advise() found, the same on all ranks. str() is a table."""
+    """The result of advise(), the same on all ranks. str() is a table."""
 
     kind: str
     """One of "transformer", "convolutional" and "other"."""
@@ -44,7 +44,7 @@ class Advice:
     ranks: int
     """Ranks of the group."""
     rows: list[Row]
-    """A row for each way to exchange the gradients."""
+    """One row for each way to exchange the gradients."""
 
     def __str__(self) -> str:
         """Return the table."""
@@ -69,7 +69,7 @@ _KINDS = {
     "convolutional": "a convolutional net, it seems",
     "other": "neither convolutional nor a transformer, it seems",
 }
-# Arguments, and what they cost on each kind of net: docs/tuning.md has the same figures.
+# Arguments, and what they cost on each kind of net; docs/tuning.md has the same figures.
 _WAYS: tuple[tuple[dict[str, Any], Mapping[str, str]], ...] = (
     ({}, {"transformer": "", "convolutional": "", "other": ""}),
     ({"algorithm": "dense", "wire": "int8"}, {"transformer": "−0.4 ± 1.2 % (AdamW)"}),
@@ -93,28 +93,28 @@ def advise(
     step_seconds: float | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Advice:
-    """Predict what a step would take with each way to exchange the gradients.
+    """Predict how long a step would take with each way to exchange the gradients.
 
     ``print(gtopk.advise(ddp, step_seconds=…))``, once and before training.
 
     Collective: every rank calls it, with models of the same parameters. It measures the job's links
-    if nothing has yet, as gtopk.plan does. Predictions are of all gradients at once: DDP sends them
-    in buckets, some of them while the backward goes on.
+    if that has not been done, like gtopk.plan. Predictions are for all gradients at once: DDP sends
+    them in buckets, some of them during the backward.
 
     Args:
         model: a DDP, or the module that it will wrap.
         step_seconds: how long a step takes without any exchange: under ``ddp.no_sync()``, on the
-            slowest rank. None leaves the steps out.
+            slowest rank. None omits the step times.
         group: a process group of backend gtopk; None is the model's, if it is a DDP, or else the
             default group.
 
     Returns:
-        The advice; print it, or take its rows. Losses are those that small nets of this kind had in
-        docs/tuning.md, which are no promise for yours.
+        The advice; print it, or use its rows. The losses are those of small nets of this kind in
+        docs/tuning.md; yours may differ.
 
     Raises:
-        ValueError: an invalid argument, parameters that cannot be exchanged, or ranks with other
-            parameters.
+        ValueError: an invalid argument, parameters that cannot be exchanged, or ranks with
+            different parameters.
         torch.distributed.DistBackendError: a rank died, or the group's timeout passed.
     """
     if step_seconds is not None and not step_seconds >= 0:
@@ -129,7 +129,7 @@ def advise(
     for each in trained_parameters(module).values():
         real = as_real(each)
         sizes[real.dtype] = sizes.get(real.dtype, 0) + real.numel()
-    # Dictionaries keep the order of parameters, which ranks of another model may not share.
+    # Sort, as dictionaries keep the order of parameters, in which ranks' models may differ.
     said = sorted((f"elements of {dtype} are", str(size)) for dtype, size in sizes.items())
     check_alike(said, group, _ALIKE)
     kind = kind_of(module)
@@ -156,7 +156,7 @@ _ALIKE = (
 
 
 def kind_of(module: nn.Module) -> str:
-    """Guess what a module is from the modules in it."""
+    """Guess the kind of a module from its submodules."""
     inside = list(module.modules())
     if any(isinstance(each, nn.modules.conv._ConvNd) for each in inside):
         return "convolutional"
@@ -167,7 +167,7 @@ def kind_of(module: nn.Module) -> str:
 def _cost(
     arguments: Mapping[str, Any], size: int, dtype: torch.dtype, group: dist.ProcessGroup | None
 ) -> tuple[float, float]:
-    """Return predicted seconds and bytes for a tensor of that many elements."""
+    """Return predicted seconds and bytes for a tensor of this many elements."""
     algorithm = arguments.get("algorithm", "dense")
     options = SparseOptions(
         None,

@@ -2,8 +2,8 @@
 
 Each rank writes its own tensors; what all ranks share is written once, as JSON. If P' ranks load
 what P ranks saved, the residuals and momenta of rank r go to rank r mod P'. What other shards saved
-is reassembled and cut again (reshard.py). Which of the folder's versions counts is decided by
-folders.py; the first rank of the first shard asks it, for all.
+is reassembled and cut again (reshard.py). folders.py decides which version in the folder counts;
+the first rank of the first shard asks it on behalf of all.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ def save(
 ) -> None:
     """Write the states of all ranks into the folder `path`; collective over the state's group.
 
-    Saving into a folder again replaces what is there once all of it has been written: if a rank is
-    killed or fails before that, the folder holds the former state, afterwards the new one, and
-    gtopk.load gets one of them whole. What interrupted saves have left is removed by the next one
-    that ends. Other files in the folder stay.
+    Saving into a folder again replaces the checkpoint in it only after the new one is complete. If
+    a rank is killed or fails before that, the folder still holds the former state; gtopk.load
+    always gets one of the two whole. The next save that ends removes the remains of interrupted
+    ones. Other files in the folder stay.
 
     The states are a checkpoint of ``torch.distributed.checkpoint`` in ``path/version-N``, and the
     file ``path/CURRENT`` names that folder. All ranks must share a file system: the first rank
-    checks that it sees what the others have written. One job at a time may save into a folder;
+    checks that it sees what the others have written. Only one job at a time may save into a folder;
     others may load from it meanwhile. Do not call it during a backward.
 
-    Of an OuterOptimizer the folder has all that a replica needs to go on: its model and its inner
-    optimizer's state, too, which differ between replicas. If a replica has several ranks, call it
-    on one rank of each, those of one group.
+    For an OuterOptimizer the folder has all that a replica needs to resume, including its model and
+    its inner optimizer's state, which differ between replicas. If a replica has several ranks, call
+    it on one rank of each replica, those of one group.
 
     Args:
         state: the state, or an OuterOptimizer; its group must be a process group of
             torch.distributed.
-        path: the folder, the same on all ranks; made if it is not there.
+        path: the folder, the same on all ranks; created if it does not exist.
         overwrite: False refuses a folder that holds a checkpoint.
 
     Raises:
         ValueError: the ranks' states or paths differ.
         FileExistsError: the folder holds a checkpoint, and overwrite is False.
-        FileNotFoundError: a rank does not see the files of another one, which does not share its
+        FileNotFoundError: a rank does not see the files of another one, as they do not share a
             file system.
         NotImplementedError: the state's group is a ReplicaGroup; save each state_dict() instead.
-        RuntimeError: a file could not be written, or another rank failed, whose error is named: no
-            rank has then saved.
+        RuntimeError: a file could not be written, or another rank failed, whose error is named. In
+            both cases no rank has saved.
     """
     path = os.fspath(path)
     if isinstance(state, OuterOptimizer):
@@ -97,15 +97,15 @@ def load(
     or the model has none, a rank reads all shards and takes its part. In all these cases "ranks"
     above means replicas, and the sums of residuals over the replicas are kept.
 
-    An OuterOptimizer's replicas take their model and their inner optimizer's state as well. If R
-    replicas saved and R' load, errors fall to them as residuals do, replicas from the R-th on begin
-    with the shared parameters and the inner state of replica r mod R, and what replicas that are
-    gone had moved since their last round is lost.
+    The replicas of an OuterOptimizer load their model and their inner optimizer's state as well. If
+    R replicas saved and R' load, errors are distributed like residuals. Replicas from the R-th on
+    start with the shared parameters and the inner state of replica r mod R. The movements since the
+    last round of replicas that no longer exist are lost.
 
     Args:
         state: what to load into; its configuration stays as it is.
         path: the folder that gtopk.save wrote, readable on all ranks.
-        strict: see ``state.load_state_dict``; an OuterOptimizer's is always strict.
+        strict: see ``state.load_state_dict``; loading an OuterOptimizer is always strict.
 
     Returns:
         ``(missing_keys, unexpected_keys)``, as ``state.load_state_dict``.
@@ -143,7 +143,7 @@ def _check_group(state: SparseState) -> None:
 
 
 def _votes(state: SparseState) -> Votes:
-    """Return those of all ranks of all shards."""
+    """Return the votes of all ranks of all shards."""
     where = _place(state)
     groups = [state.group, *state.shard_groups] if dist.is_initialized() else []
     return Votes(groups, first=where["rank"] == where.get("shard", 0) == 0)
@@ -182,7 +182,7 @@ def _save(state: SparseState, tensors: dict[str, torch.Tensor], folder: str) -> 
 
 
 def _check_seen(root: str, state: SparseState, votes: Votes) -> None:
-    """Raise an error if files of this rank's shard, or other shards' checkpoints, are not there."""
+    """Raise an error if files of this rank's shard, or other shards' checkpoints, are missing."""
     folder = folders.folder_of(root, state.shard)
     lost = _lost(folder)
     if not lost and votes.first and state.shard is not None:
@@ -197,14 +197,14 @@ def _check_seen(root: str, state: SparseState, votes: Votes) -> None:
 
 
 def _lost(folder: str) -> list[str]:
-    """Return the paths of those files of a checkpoint that are not there."""
+    """Return the paths of those files of a checkpoint that are missing."""
     files = {each.relative_path for each in _metadata(folder).storage_data.values()}
     paths = [os.path.join(folder, each) for each in sorted(files)]
     return [each for each in paths if not os.path.exists(each)]
 
 
 def _is_ours(folder: str) -> bool:
-    """Whether the checkpoint in a folder is one of gtopk.save; False if it cannot be read."""
+    """Return whether gtopk.save wrote the checkpoint in a folder; False if it cannot be read."""
     try:
         return _SHARED in _metadata(folder).state_dict_metadata
     except Exception:
@@ -212,7 +212,7 @@ def _is_ours(folder: str) -> bool:
 
 
 def _tensors_of(state: SparseState, where: Mapping[str, int]) -> dict[str, torch.Tensor]:
-    """Return what this rank writes, by the keys that it has in the checkpoint."""
+    """Return the tensors that this rank writes, by their keys in the checkpoint."""
     saved = state.state_dict()
     mine = {
         _key(where["rank"], kind, name): tensor
@@ -231,7 +231,7 @@ def _tensors_of(state: SparseState, where: Mapping[str, int]) -> dict[str, torch
 
 
 def _found(state: SparseState, root: str, *, strict: bool) -> dict[str, Any]:
-    """Return what a state_dict() of this rank would be: of its own shard, or of others'."""
+    """Return what a state_dict() of this rank would be, from its own shard or from others."""
     folder, known, where = folders.folder_of(root, state.shard), state.place(), _place(state)
     others = [] if folders.is_checkpoint(folder) else folders.shards_in(root)
     if not others:
@@ -255,7 +255,7 @@ def _place(state: SparseState) -> Mapping[str, int]:
 def _read(
     path: str | os.PathLike[str], known: Mapping[str, int] | None, where: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return what a state_dict() of this rank would be; known: its "place"."""
+    """Return what a state_dict() of this rank would be. known: its "place"."""
     metadata = _metadata(path)
     shared = _read_shared(path, metadata)
     ranks = shared.pop("ranks")
@@ -270,7 +270,7 @@ def _read(
         return saved
     del saved["auto"]
     saved.pop("adaptive", None)
-    if where["rank"] >= ranks:  # this one has none of theirs
+    if where["rank"] >= ranks:  # this rank takes over none of theirs
         for kind in _TENSORS:
             saved[kind] = _tensors(path, metadata, 0, kind)
             for tensor in saved[kind].values():
@@ -315,7 +315,7 @@ def _read_shared(path: str | os.PathLike[str], metadata: Metadata) -> dict[str, 
 def _tensors(
     path: str | os.PathLike[str], metadata: Metadata, rank: int, kind: str
 ) -> dict[str, torch.Tensor]:
-    """Return a saved rank's tensors, by the names they had there."""
+    """Return a saved rank's tensors, by their names there."""
     begin = _key(rank, kind, "")
     names = [key for key in metadata.state_dict_metadata if key.startswith(begin)]
     return {key[len(begin) :]: each for key, each in _load(path, metadata, names).items()}
@@ -350,8 +350,8 @@ def _load(
 
 
 def _why(error: CheckpointException, whose: Callable[[int], str]) -> str:
-    """Return what went wrong on which ranks. The exception is no Exception, and says it longer."""
-    # str() names a file, repr() does not.
+    """Return the errors by rank. The exception is not an Exception, and its text is longer."""
+    # str() names a file, but repr() does not.
     return "; ".join(
         f"{whose(rank)}{type(each).__name__}: {each}" for rank, (each, _) in error.failures.items()
     )
@@ -362,7 +362,7 @@ def _key(rank: int, kind: str, name: str) -> str:
 
 
 class _quiet(warnings.catch_warnings):  # noqa: N801  # a context manager, read as a verb
-    """Silence DCP's warnings that it works on a single process: that is intended."""
+    """Silence DCP's warnings about working in a single process, which is intended."""
 
     def __enter__(self) -> None:
         super().__enter__()

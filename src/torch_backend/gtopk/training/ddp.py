@@ -19,7 +19,7 @@ from gtopk.training.sparse_state import SparseState
 def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Exchange a bucket's gradients sparsely, overlapping the backward.
 
-    ``gtopk.attach(ddp, density=…)`` makes the state and registers this; by hand it is
+    ``gtopk.attach(ddp, density=…)`` makes the state and registers this hook. By hand, call
     ``ddp.register_comm_hook(state, gtopk.sparse_hook)``. The first backward compares the ranks'
     states.
 
@@ -28,12 +28,12 @@ def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Fu
         bucket: DDP's bucket: this rank's gradients, not divided by the number of ranks.
 
     Returns:
-        A future of the bucket's buffer, averaged over the ranks. Errors of the exchange are its
-        exception, which DDP raises from ``backward()``.
+        A future of the bucket's buffer, averaged over the ranks. If the exchange fails, the error
+        is the future's exception, which DDP raises from ``backward()``.
 
     Raises:
-        ValueError: DDP and the state have different parameters, apart from those with sparse COO
-            gradients, which are summed exactly and must not be in the state; the ranks' states
+        ValueError: DDP and the state have different parameters (except those with sparse COO
+            gradients, which are summed exactly and must not be in the state); the ranks' states
             differ; or the state's group is not a gtopk group or has other ranks than DDP's.
         NotImplementedError: DDP's mixed_precision and delay_all_reduce_named_params.
     """
@@ -69,19 +69,19 @@ def attach(
 
     Sparse COO gradients, for example of ``nn.Embedding(sparse=True)``, are averaged exactly, and
     their parameters are not part of the state. They count for `clip_norm` (with clip="unit" each is
-    a unit). With `scaler` they become NaN if a unit is not finite, and units if they are not.
+    a unit). With `scaler` they become NaN if a unit is not finite, and vice versa.
 
     Returns:
         The state. It holds the residuals, which belong in a checkpoint, and the density, which can
         be set.
 
     Raises:
-        ValueError: `ddp` is not a DistributedDataParallel, or its process group has another
-            backend than gtopk; and as SparseState.
+        ValueError: `ddp` is not a DistributedDataParallel, or its process group has a backend
+            other than gtopk; and as SparseState.
         NotImplementedError: as SparseState; sparse COO gradients together with momentum, which
             would make them dense; DDP's mixed_precision, whose own hook casts on an accelerator's
-            streams: compute under torch.autocast; and its delay_all_reduce_named_params.
-        RuntimeError: `ddp` has a communication hook already.
+            streams (compute under torch.autocast instead); and its delay_all_reduce_named_params.
+        RuntimeError: `ddp` already has a communication hook.
     """
     ddp = ddp_of(ddp)
     check_options(ddp)
@@ -89,7 +89,7 @@ def attach(
     left_out = _left_out(ddp, arguments)
     parameters = [each for each in ddp.module.named_parameters() if each[0] not in left_out]
     state = SparseState(parameters, density, group=ddp.process_group, **arguments)
-    if not has_ranks_that_change(ddp.process_group):  # which may have none yet
+    if not has_ranks_that_change(ddp.process_group):  # a ReplicaGroup may have no ranks yet
         backend_of(ddp.process_group)
     ddp.register_comm_hook(state, sparse_hook)
     note_ddp(ddp)

@@ -1,6 +1,6 @@
 """Gradients in DDP's buckets, each of which waits for its units.
 
-DDP knows nothing of units: results that it drops, and aborted backwards, are detected here.
+DDP knows nothing of units, so this module detects results that it drops, and aborted backwards.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class BucketSource(Source):
     def __init__(
         self, state: State, units: Sequence[Unit], parameters: Mapping[str, torch.Tensor]
     ) -> None:
-        """Take the units of `state`, and their parameters by name."""
+        """Serve the units of `state`, with their parameters by name."""
         self._state = state
-        self._parameters = dict(parameters)  # held, so that their ids stay theirs
+        self._parameters = dict(parameters)  # held so that their ids stay valid
         self._ddps: list[weakref.ref[DistributedDataParallel]] = []
         self._may_drop = True
-        self._exact_seen = 0  # of this backward
+        self._exact_seen = 0  # in this backward
         self.backward = Backward(state, self, units)
 
     def serve(self, ddp: DistributedDataParallel) -> None:
-        """The hook of this DDP has the state: nobody needs to search for it."""
+        """Note that the hook of this DDP has the state, so that it need not be searched for."""
         self._ddps = [weakref.ref(ddp)]
 
     def arranged(self, slots: Mapping[str, ParameterSlot]) -> None:
@@ -68,7 +68,7 @@ class BucketSource(Source):
     def arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take the gradients of a bucket; start every unit that they complete.
 
-        The future holds the bucket's buffer, averaged, when all its units are done.
+        Return a future of the bucket's averaged buffer, complete when all its units are done.
         """
         try:
             return self._arrive(bucket)
@@ -105,7 +105,7 @@ class BucketSource(Source):
                 "or leave the parameter out of the state"
             )
         self._exact_seen += 1
-        if self._exact_seen > self.backward.exact_parts:  # of a DDP that was not found
+        if self._exact_seen > self.backward.exact_parts:  # from a DDP that was not found
             raise ValueError(
                 f"gtopk: DDP reduces {self._exact_seen} sparse COO gradients, but only "
                 f"{self.backward.exact_parts} of its modules have sparse=True: set it on all "
@@ -114,13 +114,13 @@ class BucketSource(Source):
         return self.backward.take_exact(gradient).future
 
     def _layout(self, bucket: dist.GradBucket) -> Layout:
-        """Return which units' gradients the bucket holds, and where; check that it may."""
+        """Check the bucket; return which units' gradients it holds, and where."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
         ids = tuple(map(id, parameters))
         layout = self._layouts.get(ids)
         if layout is None:
             layout = self._layouts[ids] = self._new_layout(parameters)
-        # A bucket has one type. DDP hands over complex numbers as pairs.
+        # A bucket has one type. DDP passes complex numbers as pairs.
         if parameters and buffer.dtype != as_real(parameters[0].detach()).dtype:
             why = why_cast([ddp for each in self._ddps if (ddp := each()) is not None])
             raise NotImplementedError(
@@ -147,7 +147,7 @@ class BucketSource(Source):
         return layout_of(self._slots[id(each)] for each in parameters)
 
     def _find_ddp(self, parameter: torch.Tensor) -> None:
-        # A DDP that is gone has given its place to another.
+        # Another DDP has replaced one that no longer exists.
         gone = any(each() is None for each in self._ddps)
         if gone or not self.backward.compared:
             known = [ddp for each in self._ddps if (ddp := each()) is not None]
@@ -165,7 +165,7 @@ class BucketSource(Source):
                 check_join(ddp)
 
     def _end(self) -> None:
-        """After the last bucket: every unit has been started."""
+        """Check, after the last bucket, that all units were started; prepare the end."""
         missing = [name for each in self.backward.exchanges for name in sorted(each.missing)]
         if missing:
             raise ValueError(
@@ -174,8 +174,8 @@ class BucketSource(Source):
                 "with gtopk.attach(ddp, density=…), after requires_grad is set"
             )
         if current_backward() is None:
-            # Under DDP's join() a rank without data calls the hook for the other ranks, and drops
-            # all results.
+            # Under DDP's join(), a rank without data calls the hook on behalf of the others, and
+            # drops all results.
             self.backward.count()
             return
         # DDP waits for the futures and writes .grad in a callback of the backward, which it queues
@@ -184,11 +184,11 @@ class BucketSource(Source):
 
     @untraced
     def _finish(self) -> None:
-        """The backward has succeeded, and DDP has written its gradients."""
+        """Close the backward, which has succeeded; DDP has written its gradients."""
         self.backward.close()
 
     def results_to(self, exchange: Exchange) -> None:
-        """See Source. DDP drops those of parameters that no rank used."""
+        """See Source. DDP drops the results of parameters that no rank used."""
         if not (exchange.delivered and self._may_drop):
             return
         for parameter in self._state.units[exchange.index].large:

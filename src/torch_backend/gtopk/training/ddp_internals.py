@@ -1,7 +1,7 @@
 """What DistributedDataParallel does without telling its hook, much of it private in torch.
 
-A hook gets buckets, but not who calls it; with find_unused_parameters DDP does not write the .grad
-of a parameter that no rank used, whatever the hook returned for it; and a copy has no hook.
+A hook gets buckets, but does not learn who calls it. With find_unused_parameters, DDP does not
+write the .grad of a parameter that no rank used, whatever the hook returned. A copy has no hook.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _known: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 def note_ddp(ddp: DistributedDataParallel) -> None:
-    """Let ddps_around() find it even after a gc.freeze(), and let copies of it say what they are.
+    """Let ddps_around() find the DDP even after gc.freeze(), and make copies of it warn.
 
     gc.freeze() hides it from the collector. Idempotent.
     """
@@ -40,10 +40,10 @@ def note_ddp(ddp: DistributedDataParallel) -> None:
 
 
 class CopyNotice:
-    """A forward pre-hook of a DDP with our hook: in copies it warns at the first backward.
+    """A forward pre-hook of a DDP with our hook: copies of it warn at the first backward.
 
     Copies (deepcopy, pickle, AveragedModel) have forward hooks and a list of communication hooks,
-    but their reducer has none. Copies that see no backward, as for moving averages, do not warn.
+    but their reducer has none. Copies without a backward, such as moving averages, do not warn.
     """
 
     def __init__(self, is_copied: bool = False) -> None:
@@ -51,11 +51,11 @@ class CopyNotice:
         self._is_copied = is_copied
 
     def __reduce__(self) -> tuple[type[CopyNotice], tuple[bool]]:
-        """Make a notice of copies, when it is copied or pickled."""
+        """Mark it as copied when it is copied or pickled."""
         return CopyNotice, (True,)
 
     def __call__(self, ddp: DistributedDataParallel, inputs: object) -> None:
-        """Before a forward."""
+        """Run before each forward."""
         if self._is_copied and torch.is_grad_enabled():
             self._is_copied = False
             _warn_at_gradient(ddp)
@@ -85,10 +85,10 @@ def _warn_at_gradient(ddp: DistributedDataParallel) -> None:
 
 
 def hook_of(ddp: DistributedDataParallel) -> str:
-    """Return the name of the hook that DDP's reducer has, or "". Never in a backward.
+    """Return the name of the hook that DDP's reducer has, or "". Never call it in a backward.
 
-    Not from DDP's _comm_hooks, which copies take along, and which lacks built-in hooks. This takes
-    the reducer's lock, which it holds while it calls a hook.
+    DDP's _comm_hooks does not tell: copies take it along, and built-in hooks are not in it. This
+    function takes the reducer's lock, which the reducer holds while it calls a hook.
     """
     return str(ddp._get_ddp_logging_data().get("comm_hook", ""))
 
@@ -96,7 +96,7 @@ def hook_of(ddp: DistributedDataParallel) -> str:
 def ddps_around(state: object, parameter: torch.Tensor) -> list[DistributedDataParallel]:
     """Find the DDPs whose hook has `state`; if there are none, those that reduce `parameter`.
 
-    Looks at every object of the process: takes tens of milliseconds, so call it once.
+    This looks at every object of the process and takes tens of milliseconds, so call it once.
     """
     found = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]
     found += [each for each in _known if not any(each is other for other in found)]
@@ -121,7 +121,7 @@ def check_group(ddps: Sequence[DistributedDataParallel], group: dist.ProcessGrou
 
 
 def check_options(ddp: DistributedDataParallel) -> None:
-    """Raise NotImplementedError for options under which DDP does not reduce by its hook alone."""
+    """Raise NotImplementedError for options with which DDP does not reduce by its hook alone."""
     if ddp.mixed_precision is not None:
         raise NotImplementedError(
             "gtopk: this DDP has mixed_precision=, whose own hook casts on an accelerator's "
@@ -156,7 +156,7 @@ def check_join(ddp: DistributedDataParallel) -> None:
 
 
 def check_free(ddp: DistributedDataParallel) -> None:
-    """Raise RuntimeError if DDP has a hook: it takes one, and only once."""
+    """Raise RuntimeError if DDP already has a hook, as it accepts only one, once."""
     hook = hook_of(ddp)
     if hook == "sparse_hook":
         raise RuntimeError(
@@ -169,11 +169,11 @@ def check_free(ddp: DistributedDataParallel) -> None:
             f"gtopk: this DDP has a communication hook already, {hook}{fused} and takes only one: "
             "make it without"
         )
-    ddp._comm_hooks = []  # of a copy: those of the original
+    ddp._comm_hooks = []  # a copy has the original's
 
 
 def why_cast(ddps: Sequence[DistributedDataParallel]) -> str:
-    """Say why gradients have another type than their parameters."""
+    """Explain why gradients have another type than their parameters."""
     hooks = [hook.__qualname__ for each in ddps for hook, _ in each._comm_hooks[-1:]]
     wrappers = [hook for hook in hooks if hook != "sparse_hook"]
     if wrappers:
@@ -185,7 +185,7 @@ def why_cast(ddps: Sequence[DistributedDataParallel]) -> str:
 
 
 def may_drop(ddps: Sequence[DistributedDataParallel]) -> bool:
-    """Whether DDP may drop results; an unknown DDP may."""
+    """Return whether DDP may drop results; an unknown DDP may."""
     return not ddps or any(each.find_unused_parameters or each.static_graph for each in ddps)
 
 
@@ -211,15 +211,15 @@ def sparse_gradients(ddp: DistributedDataParallel) -> int:
 
 
 def version(parameter: torch.Tensor) -> int | None:
-    """Return how often .grad has been written so far; None if there is none."""
+    """Return how often .grad has been written so far; None if there is no .grad."""
     return None if parameter.grad is None else parameter.grad._version
 
 
 def has_dropped(parameter: torch.Tensor, before: int | None, bucket: torch.Tensor) -> bool:
-    """Whether DDP did not write .grad in a finished backward.
+    """Return whether DDP did not write .grad in a finished backward.
 
-    before: the version when the gradient arrived; bucket: its place in DDP's bucket. With
-    gradient_as_bucket_view .grad may be a view of it: then it holds what the hook returned.
+    before: the version when the gradient arrived. bucket: its place in DDP's bucket. With
+    gradient_as_bucket_view, .grad may be a view of it: then it holds what the hook returned.
     """
     gradient = parameter.grad
     if gradient is None:

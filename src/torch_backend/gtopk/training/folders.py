@@ -1,11 +1,11 @@
 """The folder of gtopk.save: its versions, and which of them counts.
 
-Each save writes a folder version-N beside the version before it. Renaming a file CURRENT, which
+Each save writes a folder version-N beside the previous version. Renaming a file CURRENT, which
 contains the name, over the old one makes the new version count: a reader sees the old state or the
-new one, whole. The old version is removed last, and with it what saves that did not end have left.
-Earlier versions of gtopk wrote straight into the folder; that counts where there is no CURRENT.
+new one, whole. The old version is removed last, together with the remains of interrupted saves.
+Earlier versions of gtopk wrote straight into the folder; that counts if there is no CURRENT.
 
-This module knows files and their names, not what is in a checkpoint.
+This module knows files and their names, but not what is in a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _DATA = re.compile(r"__\d+_\d+\.distcp")
 
 
 def folder_of(path: str, shard: tuple[int, int] | None) -> str:
-    """Return where a shard's checkpoint of its replicas is, or that of a model without shards."""
+    """Return the folder of a shard's checkpoint, or that of a model without shards."""
     return path if shard is None else os.path.join(path, f"shard-{shard[0]}-of-{shard[1]}")
 
 
 def is_checkpoint(folder: str) -> bool:
-    """Whether a complete checkpoint of one shard, or of a model without shards, is there."""
+    """Return whether the folder has a complete checkpoint, of one shard or an unsharded model."""
     return os.path.exists(os.path.join(folder, ".metadata"))
 
 
 def shards_in(path: str) -> list[str]:
     """Return the folders of one checkpoint of a whole model, by shard; empty if there is none.
 
-    Raises FileNotFoundError if that of a shard is missing or unfinished.
+    Raises FileNotFoundError if a shard's checkpoint is missing or unfinished.
     """
     if is_checkpoint(path):
         return [path]
@@ -63,7 +63,7 @@ def shards_in(path: str) -> list[str]:
 def begin(path: str, *, overwrite: bool) -> str:
     """Make the folder of a new version in `path`; return its name.
 
-    Raises FileExistsError if a checkpoint is there, unless it may be overwritten.
+    Raises FileExistsError if there is a checkpoint, unless it may be overwritten.
     """
     os.makedirs(path, exist_ok=True)
     if not overwrite and (
@@ -81,7 +81,7 @@ def begin(path: str, *, overwrite: bool) -> str:
 
 
 def commit(path: str, version: str) -> None:
-    """Make the version count, once its folders are on the disk; DCP has synchronised its files."""
+    """Make the version count once its folders are on disk; DCP has synchronised its files."""
     folder = os.path.join(path, version)
     for each in _flat_folders(folder):
         _synchronise(each)
@@ -95,7 +95,7 @@ def commit(path: str, version: str) -> None:
 
 
 def discard(path: str, version: str) -> None:
-    """Remove a version that could not be written, unless it counts all the same."""
+    """Remove a version that could not be written, unless it counts nevertheless."""
     with contextlib.suppress(OSError, ValueError):
         if _named(path) != version:
             shutil.rmtree(os.path.join(path, version), ignore_errors=True)
@@ -104,8 +104,8 @@ def discard(path: str, version: str) -> None:
 def remove_others(path: str, version: str, is_ours: Callable[[str], bool]) -> None:
     """Remove all versions but this one, and what earlier versions of gtopk wrote into the folder.
 
-    is_ours: whether gtopk.save wrote the checkpoint that lies in a folder. Everything else stays.
-    Warns of what cannot be removed.
+    is_ours: whether gtopk.save wrote the checkpoint in a folder. Everything else stays.
+    Warns about what cannot be removed.
     """
     others = [os.path.join(path, f"version-{number}") for number in _versions(path)]
     others.remove(os.path.join(path, version))
@@ -113,7 +113,8 @@ def remove_others(path: str, version: str, is_ours: Callable[[str], bool]) -> No
         shutil.rmtree(folder, ignore_errors=True)
     for folder in reversed(_flat_folders(path)):
         if is_checkpoint(folder) and is_ours(folder):
-            # .metadata last: without it the next save would not know whose files the others are.
+            # Remove .metadata last: without it the next save could not tell whose files the others
+            # are.
             for name in (*filter(_DATA.fullmatch, _names(folder)), ".metadata"):
                 with contextlib.suppress(OSError):
                     os.remove(os.path.join(folder, name))
@@ -125,7 +126,7 @@ def remove_others(path: str, version: str, is_ours: Callable[[str], bool]) -> No
                     os.rmdir(folder)
     left = [each for each in others if os.path.exists(each)]
     if left:
-        # If warnings are errors, stay silent: the checkpoint is complete, and only this rank knows.
+        # If warnings are errors, stay silent: the checkpoint is complete, and only this rank warns.
         with contextlib.suppress(Warning):
             warnings.warn(
                 f"gtopk: what was saved before could not be removed: {', '.join(left)}",
@@ -136,7 +137,7 @@ def remove_others(path: str, version: str, is_ours: Callable[[str], bool]) -> No
 def current(path: str) -> str:
     """Return the name of the version that counts; "" for a checkpoint in `path` itself.
 
-    Raises FileNotFoundError that says what is missing, ValueError if CURRENT names no version.
+    Raises FileNotFoundError, saying what is missing; ValueError if CURRENT names no version.
     """
     name = _named(path)
     if name and not os.path.isdir(os.path.join(path, name)):
@@ -163,7 +164,7 @@ def current(path: str) -> str:
 
 
 def _named(path: str) -> str:
-    """Return what CURRENT says; "" if it is not there."""
+    """Return the content of CURRENT; "" if the file does not exist."""
     try:
         with open(os.path.join(path, CURRENT), encoding="ascii", errors="replace") as file:
             name = file.read().strip()
@@ -182,7 +183,7 @@ def _versions(path: str) -> list[int]:
 
 
 def _flat_folders(path: str) -> list[str]:
-    """Return the folder and those of shards in it."""
+    """Return the folder and the folders of shards in it."""
     return [path, *(os.path.join(path, each) for each in filter(_SHARD.fullmatch, _names(path)))]
 
 
@@ -191,7 +192,7 @@ def _names(path: str) -> list[str]:
 
 
 def _synchronise(folder: str) -> None:
-    """Wait until the names of a folder's files are on the disk, where the file system can."""
+    """Wait until the names of a folder's files are on disk, if the file system supports it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

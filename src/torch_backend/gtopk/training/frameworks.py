@@ -1,4 +1,4 @@
-"""Where a framework has the DistributedDataParallel that it made. By names: it imports none."""
+"""Where frameworks keep the DDP that they made. Classes are known by name; none is imported."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TRAINER = (
     "the Trainer's is trainer.model_wrapped once train() has begun: attach it in on_train_begin of "
     "a TrainerCallback"
 )
-# By top-level package and class.
+# The keys are top-level package and class.
 _PLACES = {
     "transformers.Trainer": _TRAINER,
-    # What a TrainerCallback is given as `model`.
+    # TrainerCallback gets this as `model`.
     "transformers.PreTrainedModel": (
         f"{_TRAINER}; without a Trainer, call gtopk.attach(DistributedDataParallel(model), "
         "density=…)"
@@ -44,7 +44,7 @@ _PLACES = {
 
 
 def ddp_of(given: object) -> DistributedDataParallel:
-    """Return the DDP, without torch.compile's wrapper; else raise ValueError: where it is."""
+    """Return the DDP, without torch.compile's wrapper; else raise ValueError saying where it is."""
     ddp = uncompiled(given)
     if isinstance(ddp, DistributedDataParallel):
         return ddp
@@ -55,7 +55,7 @@ def ddp_of(given: object) -> DistributedDataParallel:
 
 
 def _where(given: object) -> str:
-    """Say where the DDP is that belongs to what is given."""
+    """Say where to find the DDP of the given object."""
     name = _within(given)
     if name:
         return f"it is in its {name}"

@@ -1,4 +1,4 @@
-"""gtopk.fsdp_hook: shards inside a fast group by FSDP2, the sparse exchange between their replicas.
+"""gtopk.fsdp_hook: FSDP2 shards inside a fast group, with a sparse exchange between replicas.
 
 A unit is what one FSDP module reduces at once: this rank's shards of its parameters, one after the
 other, each padded with zeros to the size of the largest shard.
@@ -48,19 +48,19 @@ def fsdp_hook(
 
     Call ``fully_shard(model, mesh=mesh["shard"])`` with a one-dimensional mesh, then
     ``state = gtopk.fsdp_hook(model, mesh["replicate"], density=0.01)``. FSDP averages densely over
-    the shard group; this averages each rank's shard over the replicas. The first replica's
-    parameters and buffers are broadcast to the others at this call. Collective over the replicas.
+    the shard group; this averages each rank's shard over the replicas. The call broadcasts the
+    first replica's parameters and buffers to the others. Collective over the replicas.
 
     Each module passed to fully_shard is a unit, so there is no `unit` argument. Exchanges overlap
     the backward and end with it, unless hooks of the parameter get a result at once. A module that
     no replica uses in a backward is skipped; one that only some use is an error, unless
-    find_unused_modules is set. If only some of a module's parameters get a gradient, the others'
+    find_unused_modules is set. If only some of a module's parameters get a gradient, the others
     count as zeros, on this replica only, and their ``.grad`` has the result afterwards.
 
     The switches of FSDP's modules mean what they do under its own replication (HSDP). With
-    ``set_requires_all_reduce(False)`` gradients are only reduced over the shards, and add up until
+    ``set_requires_all_reduce(False)``, gradients are only reduced over the shards, and add up until
     a backward with the switch on exchanges the sum, which is one step. With
-    ``set_gradient_divide_factor(f)`` a gradient is the sum over all ranks, divided by f.
+    ``set_gradient_divide_factor(f)``, a gradient is the sum over all ranks, divided by f.
 
     Under tensor parallelism (parallelize_module applied before fully_shard) each rank exchanges its
     own shards with those of the other replicas. Parameters that are whole on all of its ranks, such
@@ -71,18 +71,18 @@ def fsdp_hook(
         replicate_group: the ranks that hold the same shard as this one, of backend gtopk; or a
             one-dimensional mesh.
         density: see SparseState.
-        find_unused_modules: replicas may use different modules: a module that a replica does not
+        find_unused_modules: replicas may use different modules. A module that a replica does not
             use counts as zeros there, and its ``.grad`` is still the result. Replicas start
             exchanges in the order of the first backward, in which nothing overlaps; if a module is
-            missing, later ones wait for the end of the backward. Takes one small all-reduce for
-            each backward. If a replica uses no module at all, the others still time out.
-        arguments: the other arguments of SparseState, except unit and group. Replicas take the
-            place of ranks. clip_norm: a replica's gradient, the mean over its shards, is clipped to
+            missing, later ones wait for the end of the backward. This takes one small all-reduce
+            per backward. If a replica uses no module at all, the others still time out.
+        arguments: the other arguments of SparseState, except unit and group, with replicas instead
+            of ranks. clip_norm: a replica's gradient, the mean over its shards, is clipped to
             c / sqrt(replicas), by the norm over all shards; what several ranks of a replica hold
             (tensor parallelism) counts once. scaler: if one unit is not finite, on any rank of any
-            shard, none happens; values whose sum over the replicas might overflow count as not
-            finite. Both take an all-reduce of one number over the shards for each backward (with
-            clip="unit" for each unit), and scaler another one over the replicas.
+            shard, no unit happens; values whose sum over the replicas might overflow count as not
+            finite. Both take an all-reduce of one number over the shards per backward (with
+            clip="unit" per unit), and scaler another one over the replicas.
 
     Returns:
         The state. Residuals belong to this rank's shards: load ``state.state_dict()`` on the same
@@ -93,12 +93,12 @@ def fsdp_hook(
         ValueError: the model is not sharded by FSDP2, or is replicated by it (HSDP, replicate()),
             which reduces densely before this hook; the group contains ranks of this rank's shard
             group; the states of the shards differ; and as SparseState.
-        RuntimeError: `model` has an all-reduce hook already. Later, from a forward after the hook
-            was replaced, or after a backward that raised, from which FSDP2 does not recover before
-            torch 2.13, and after that with ``model.reset_iter_state()``.
+        RuntimeError: `model` already has an all-reduce hook. Later, from a forward after the hook
+            was replaced, or after a backward that raised: FSDP2 recovers from that only since torch
+            2.13, after ``model.reset_iter_state()``.
         NotImplementedError: scaler= and clip_norm= if modules are sharded over different ranks;
             and as SparseState. Later, if FSDP reduces outside of a backward, as a pipeline's stage
-            does, or calls a parameter's hooks with what is not exchanged yet.
+            does, or calls a parameter's hooks with gradients that are not exchanged yet.
     """
     for name in ("unit", "group"):
         if name in arguments:
@@ -112,7 +112,7 @@ def fsdp_hook(
     state = ShardState(modules, names, group, density, arguments, find_unused_modules)
     state.backward.compare()
     for shards in state.shard_groups:
-        # Units may differ where shards of a second dimension are uneven.
+        # Units may differ if shards of a second dimension are uneven.
         lines = [line for line in state.description() if not line[0].startswith("unit ")]
         check_alike(lines, shards)
     for tensor in (*model.parameters(), *model.buffers()):
@@ -136,7 +136,7 @@ class ShardState(SparseState):
         arguments: ShardArguments,
         finds_unused: bool,
     ) -> None:
-        """See fsdp_hook(); names: the sharded parameters' names, by id."""
+        """See fsdp_hook(). names: the sharded parameters' names, by id."""
         self._modules = modules
         self._names = names
         self._finds_unused = finds_unused
@@ -159,13 +159,13 @@ class ShardState(SparseState):
         group: dist.ProcessGroup | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> NoReturn:
-        """Refuse: FSDP's modules cannot be passed in."""
+        """Raise an error: FSDP's modules cannot be passed in."""
         raise NotImplementedError(
             "gtopk: a copy of fsdp_hook's state cannot be bound: load its state_dict() into another"
         )
 
     def description(self) -> list[Line]:
-        """See SparseState; either all shards have a scaler or none has."""
+        """See SparseState. Either all shards have a scaler or none has."""
         return [
             *super().description(),
             ("the loss has a scaler:", "none" if self.scaler is None else "one"),
@@ -173,13 +173,14 @@ class ShardState(SparseState):
         ]
 
     def _check_together(self) -> None:
-        """Raise NotImplementedError where modules cannot be clipped or scaled together."""
+        """Raise NotImplementedError if modules cannot be clipped or scaled together."""
         named = {"scaler": self.scaler, "clip_norm": self.config.clip_norm}
         asked = [name for name, value in named.items() if value is not None]
         mine = _ranks_of(self._mesh)
         for _, group in self._modules if asked else ():
             mesh = _widest(group)
-            # A module that tensor parallelism leaves whole is sharded over a part of the ranks.
+            # Under tensor parallelism, a module that is left whole is sharded over a part of the
+            # ranks.
             if _ranks_of(mesh) != mine and (mesh.ndim == self._mesh.ndim):
                 raise NotImplementedError(
                     f"gtopk: fsdp_hook({asked[0]}=) with modules that are sharded over different "
@@ -230,7 +231,7 @@ class ShardState(SparseState):
             check_tensor(local, f"parameter '{name}'")
             policy = each.mp_policy
             dtype = policy.reduce_dtype or policy.param_dtype or local.dtype
-            if dtype != local.dtype:  # exchanged aside
+            if dtype != local.dtype:  # exchanged in a separate buffer
                 dtype = ACCUMULATION[dtype]
             numel = each.padded_sharded_param_size.numel()
             described.append(Parameter(name, (numel,), dtype, local.device))
@@ -256,7 +257,7 @@ def _of(mesh: DeviceMesh) -> dist.ProcessGroup:
 
 
 def _widest(group: FsdpGroup) -> DeviceMesh:
-    """Return the mesh of most dimensions over which a parameter of the module is sharded."""
+    """Return the mesh with the most dimensions over which a parameter of the module is sharded."""
     meshes: list[DeviceMesh] = [each.sharded_param.device_mesh for each in group.fsdp_params]
     return max(meshes, key=lambda mesh: mesh.ndim)
 
@@ -279,7 +280,7 @@ def _ranks_of(mesh: DeviceMesh) -> list[int]:
 
 
 def _shard_of(mesh: DeviceMesh) -> tuple[tuple[int, int], set[int]]:
-    """Return this rank's shard as (number, of how many), and the ranks of all of them."""
+    """Return this rank's shard as (number, of how many), and the ranks of all shards."""
     ranks = _ranks_of(mesh)
     return (ranks.index(dist.get_rank()), len(ranks)), set(ranks)
 

@@ -1,7 +1,7 @@
 """Gradients of shards in the buffers of FSDP2's modules, each of which is a unit.
 
-FSDP calls a module's hook after its reduce-scatter and before it uses the result. What it does not
-tell a hook is in fsdp_internals.py.
+FSDP calls a module's hook after its reduce-scatter and before it uses the result.
+fsdp_internals.py finds out what FSDP does not tell the hook.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OTHER_MODULES = (
 
 
 class SeparateBuffers:
-    """Gradients outside FSDP's buffers, which then hold zeros, one buffer for each unit.
+    """Gradients outside FSDP's buffers, which then hold zeros; one buffer for each unit.
 
     A buffer is as long as all of a module's gradients, and of the accumulation type: neither sums
     nor results are rounded to the type that FSDP reduces in.
@@ -61,11 +61,11 @@ class SeparateBuffers:
         self._device = device
         self._pending: dict[int, torch.Tensor] = {}
         self.exchanged: dict[int, torch.Tensor] = {}
-        """By unit: what this backward exchanges, and the results at its end."""
+        """By unit: what this backward exchanges, and, at its end, the results."""
 
     @property
     def pending(self) -> list[int]:
-        """Units whose gradients wait for a backward that exchanges them."""
+        """Return the units whose gradients wait for a backward that exchanges them."""
         return sorted(self._pending)
 
     def accumulate(
@@ -73,7 +73,7 @@ class SeparateBuffers:
     ) -> None:
         """Add what FSDP has reduced, divided, to the unit's pending gradients; zero FSDP's buffer.
 
-        names: of the parameters that are in it.
+        names: the parameters that are in it.
         """
         buffer = self._pending.get(index)
         if buffer is None:
@@ -88,7 +88,7 @@ class SeparateBuffers:
         output.zero_()
 
     def begin_exchange(self, index: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return the unit's buffer to be exchanged: pending gradients, or zeros."""
+        """Return the unit's buffer to exchange: pending gradients, or zeros."""
         buffer = self._pending.pop(index, None)
         if buffer is None:
             buffer = self._zeros(index, dtype)
@@ -96,7 +96,7 @@ class SeparateBuffers:
         return buffer
 
     def forget(self) -> None:
-        """Drop pending gradients, of a backward that raised."""
+        """Drop pending gradients of a backward that raised."""
         self._pending.clear()
 
     def results(self, index: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -116,19 +116,19 @@ class ShardSource(Source):
     """FSDP's modules, each of which is a unit.
 
     A unit is exchanged in FSDP's own buffer if each .grad becomes a view of that. If FSDP uses the
-    buffer in another way at once, or has not reduced all of the module's parameters, the unit is
-    exchanged in a separate one, FSDP gets zeros, and the results are added at the end of the
+    buffer at once in another way, or has not reduced all of the module's parameters, the unit is
+    exchanged in a separate buffer, FSDP gets zeros, and the results are added at the end of the
     backward.
 
     A module with set_requires_all_reduce(False) is not exchanged: what FSDP has reduced adds up in
     a separate buffer, until a backward in which the switch is on again.
 
-    With finds_unused, replicas exchange all units in one order, whichever modules they used: that
-    in which modules came on the first replica in its first backward, and which is known at its end.
-    What has not come when a backward ends counts as zeros.
+    With finds_unused, replicas exchange all units in one order, whichever modules they used. It is
+    the order in which modules came on the first replica in its first backward, known at the end of
+    that. What has not come when a backward ends counts as zeros.
     """
 
-    merges = False  # each arrives by itself
+    merges = False  # each arrives separately
 
     def __init__(
         self,
@@ -141,11 +141,12 @@ class ShardSource(Source):
         *,
         finds_unused: bool = False,
     ) -> None:
-        """Take the units, and FSDP's group of parameters for each.
+        """Take the units, and FSDP's parameter group for each.
 
-        names: the sharded parameters', by id; shards: groups of the ranks that hold the others, one
-        for each dimension in which a parameter is sharded; copies: how many ranks of a replica hold
-        the same shard of a parameter; finds_unused: whether replicas may use different modules.
+        names: the sharded parameters' names, by id. shards: groups of the ranks that hold the other
+        shards, one for each dimension in which a parameter is sharded. copies: how many ranks of a
+        replica hold the same shard of a parameter. finds_unused: whether replicas may use different
+        modules.
         """
         self._state = state
         self._groups = groups
@@ -161,23 +162,23 @@ class ShardSource(Source):
         self._sizes = [{name: numels[name] for name in names} for names in self._orders]
         self._separate = SeparateBuffers(self._sizes, units[0].device)
         self._named = names
-        self._in_backward = False  # whose end was not seen
-        self._without: list[torch.nn.Parameter] = []  # that had no .grad before zeros came
+        self._in_backward = False  # one whose end has not been seen
+        self._without: list[torch.nn.Parameter] = []  # had no .grad before zeros came
         self._came: list[int] = []
-        self._usual: list[int] | None = None  # order in which they came first, on all replicas
+        self._usual: list[int] | None = None  # the order in which they first came, on all replicas
         self._finds_unused = finds_unused
-        self._order: list[int] | None = None  # with finds_unused: in which all replicas start units
-        self._begun = 0  # of them, in this backward
+        self._order: list[int] | None = None  # with finds_unused: start order on all replicas
+        self._begun = 0  # units started in this backward
         self._shards = Shards(shards, copies, units[0].device)
         self.backward = Backward(state, self, units, self._shards)
 
     def arranged(self, slots: Mapping[str, ParameterSlot]) -> None:
         """See Source."""
-        # FSDP's modules keep their numbers, in whatever order units are in by now.
+        # FSDP's modules keep their numbers, whatever the order of units is now.
         self._layouts = [layout_of(slots[name] for name in names) for names in self._orders]
 
     def hook(self, index: int) -> Callable[[torch.Tensor], None]:
-        """Return what FSDP is to call with the reduced gradients of its module."""
+        """Return the hook that FSDP calls with the reduced gradients of its module."""
 
         def reduced(output: torch.Tensor) -> None:
             parameters, divisor = reduction_of(output)
@@ -189,7 +190,7 @@ class ShardSource(Source):
         return reduced
 
     def _times(self, index: int) -> int:
-        """Return what makes of a mean over the replicas what FSDP's own replication would return.
+        """Return the factor from a mean over the replicas to the result of FSDP's own replication.
 
         That divides the sum over all ranks by the module's gradient_divide_factor, if it has one.
         """
@@ -207,9 +208,9 @@ class ShardSource(Source):
     ) -> None:
         """Average a unit's gradients, which FSDP has reduced over the shards into `output`.
 
-        names: of the parameters that are in it; None: all. The others count as zeros, and their
-        .grad still has the result afterwards. divisor: what FSDP divides by afterwards; NaN if it
-        does not say. times: what the mean is multiplied by.
+        names: the parameters that are in it; None: all. The others count as zeros, and their
+        .grad still has the result afterwards. divisor: what FSDP divides by afterwards; NaN if
+        unknown. times: what the mean is multiplied by.
         """
         self._enter_backward()
         names = self._orders[index] if names is None else names
@@ -227,7 +228,7 @@ class ShardSource(Source):
             raise
 
     def _enter_backward(self) -> None:
-        """At the first gradient of a backward: have its end announced."""
+        """Have the end of a backward announced when its first gradient arrives."""
         check_in_backward()
         if not self._in_backward:
             self._in_backward = True
@@ -235,7 +236,7 @@ class ShardSource(Source):
 
     @untraced
     def _end_backward(self) -> None:
-        """The backward has succeeded, or one inside it: then its last gradients are to come."""
+        """End the backward, unless one inside it has ended: then its last gradients are to come."""
         self._in_backward = False
         if goes_on(self._groups):
             return
@@ -258,7 +259,7 @@ class ShardSource(Source):
         """Keep a unit's gradients for a later backward, in which FSDP is to all-reduce them."""
         self._check(index, output, names)
         check_separable(self._groups[index], divisor, names[0], "set_requires_all_reduce(False)")
-        # FSDP creates the .grad of zeros, where its own all-reduce would create none.
+        # FSDP creates the .grad from zeros, where its own all-reduce would create none.
         self._without += [each for each in self._parameters[index].values() if each.grad is None]
         self._separate.accumulate(index, output, names, divisor / times)
 
@@ -291,7 +292,7 @@ class ShardSource(Source):
             self._raise_error()
 
     def order(self, complete: list[Exchange]) -> list[Exchange]:
-        """See Source. With finds_unused: return what is complete and has its turn."""
+        """See Source. With finds_unused, return complete units whose turn it is."""
         if not self._finds_unused:
             return complete
         ready: list[Exchange] = []
@@ -303,7 +304,7 @@ class ShardSource(Source):
         return ready
 
     def _fill_in(self) -> None:
-        """At the end, with finds_unused: zeros for modules that were not used on this replica."""
+        """Use zeros, at the end, for modules not used on this replica (finds_unused)."""
         unused = [each.index for each in self.backward.exchanges if each.missing]
         with torch.no_grad():
             for index in unused:
@@ -315,7 +316,7 @@ class ShardSource(Source):
                 self.backward.start(self.order([]))
 
     def _drop_what_nobody_used(self) -> None:
-        """With finds_unused, after the exchange: put back results of modules that nobody used."""
+        """Put back, after the exchange, results of modules that no replica used (finds_unused)."""
         used = torch.zeros(len(self.backward.exchanges), dtype=torch.uint8, device=self._device)
         used[self._came] = 1
         dist.all_reduce(used, dist.ReduceOp.MAX, group=self._state.group)
@@ -325,10 +326,10 @@ class ShardSource(Source):
             del self._separate.exchanged[index]
 
     def _hand_out(self, index: int) -> None:
-        """Add the results to what FSDP made of the zeros, or of nothing."""
+        """Add the results to what FSDP made of the zeros, or write them if it made nothing."""
         for name, piece in self._separate.results(index):
             parameter = self._parameters[index][name]
-            if not parameter.requires_grad:  # frozen since: it is left alone, what waits goes on
+            if not parameter.requires_grad:  # frozen since: leave it alone; pending ones go on
                 self._return(index, name, piece)
                 continue
             if parameter.grad is None:
@@ -337,7 +338,7 @@ class ShardSource(Source):
             local.add_(piece[: local.numel()].view(local.shape))
 
     def _return(self, index: int, name: str, piece: torch.Tensor) -> None:
-        """Put a result back that reaches no .grad, if it is of a parameter with a residual."""
+        """Put back a result that reaches no .grad, if its parameter has a residual."""
         if not self.backward.exchanges[index].delivered:
             return
         if any(each.name == name for each in self._state.units[index].large):
@@ -354,7 +355,7 @@ class ShardSource(Source):
         self.backward.take(self._layouts[index], self._separate.begin_exchange(index, dtype))
 
     def _finish(self) -> None:
-        """Everything has arrived."""
+        """Finish the backward, as everything has arrived."""
         for index in self._separate.pending:
             if self.backward.exchanges[index].missing and not defers(self._groups[index]):
                 self._came.append(index)
@@ -380,9 +381,9 @@ class ShardSource(Source):
     def _check_same_modules(self) -> None:
         """Raise ValueError if another replica's exchanges were of other modules. Collective.
 
-        Nothing else tells modules of the same size apart. If on this replica all came as usual,
-        they did so on all replicas: one that differs would call this in the place of its next
-        exchange.
+        Nothing else distinguishes modules of the same size. If all modules came in the usual order
+        on this replica, they did so on all replicas: a replica that differs would call this instead
+        of its next exchange.
         """
         if self._came == self._usual:
             return
@@ -408,7 +409,7 @@ class ShardSource(Source):
         try:
             self.backward.raise_error()
         except Exception as error:
-            # Where modules differ, exchanges meet those of other modules, or nobody's.
+            # If modules differ, exchanges meet those of other modules, or none.
             met = any(each in str(error) for each in ("ranks differ", "never entered"))
             if self._finds_unused or not met:
                 raise

@@ -1,4 +1,4 @@
-"""FSDP2's groups of parameters, one per module, and what FSDP does with a group's results.
+"""FSDP2's parameter groups, one per module, and what FSDP does with a group's results.
 
 All of it is private in torch. fsdp.py and fsdp_backward.py read from a group which parameters it
 has and how they are laid out; this module finds out what FSDP does not tell a hook.
@@ -77,7 +77,7 @@ def _name_of(hook: object) -> str:
 
 
 class Sentry:
-    """Looks at FSDP's modules before each forward of the model, as a forward pre-hook."""
+    """A forward pre-hook that checks FSDP's modules before each forward of the model."""
 
     def __init__(
         self, modules: Sequence[tuple[nn.Module, FsdpGroup]], passed: Callable[[], None]
@@ -88,7 +88,7 @@ class Sentry:
         self._hooks = [(group, group._all_reduce_hook) for _, group in modules]
 
     def __call__(self, model: nn.Module, inputs: object) -> None:
-        """Raise RuntimeError if the last backward broke off, or if a hook was replaced."""
+        """Raise RuntimeError if the last backward was aborted, or if a hook was replaced."""
         if not torch.is_grad_enabled() or current_backward() is not None:
             return
         if any(_is_in_backward(each) for each in self._states):
@@ -109,10 +109,10 @@ class Sentry:
 
 
 def reduction_of(output: torch.Tensor) -> tuple[Sequence[Any] | None, float]:
-    """Return what FSDP says of a result: its parameters, and a divisor. Called by FSDP's hook.
+    """Return FSDP's parameters and divisor for a result. Called by FSDP's hook.
 
-    The parameters are those that are in it. FSDP divides by the divisor when the hook has returned;
-    NaN: it does not say. Both are local variables of the function that calls the hook.
+    The parameters are those that are in the result. FSDP divides by the divisor when the hook has
+    returned; NaN: unknown. Both are local variables of the function that calls the hook.
     """
     variables = sys._getframe(2).f_locals
     divisor = variables.get("postdivide_factor", math.nan)
@@ -123,7 +123,7 @@ def reduction_of(output: torch.Tensor) -> tuple[Sequence[Any] | None, float]:
 
 
 def known(parameters: Sequence[Any] | None) -> Sequence[Any]:
-    """Return the parameters of a result that has not all of its module's."""
+    """Return the parameters of a result that lacks some of its module's."""
     if parameters is None:
         raise NotImplementedError(
             "gtopk: a module of which only some parameters get a gradient is not implemented for "
@@ -135,7 +135,7 @@ def known(parameters: Sequence[Any] | None) -> Sequence[Any]:
 def check_reduced(output: torch.Tensor, name: str, numel: int, dtype: torch.dtype) -> None:
     """Raise an error unless FSDP's result has as many elements, and is accumulated like `dtype`.
 
-    name: of one of the module's parameters.
+    name: one of the module's parameters.
     """
     if output.numel() != numel:
         raise NotImplementedError(
@@ -143,7 +143,7 @@ def check_reduced(output: torch.Tensor, name: str, numel: int, dtype: torch.dtyp
             f"parameters with a gradient have {numel}: this version of torch lays them out in a "
             "way that gtopk does not know"
         )
-    # Which type FSDP reduces is its version's affair; residuals are the same for most.
+    # The type in which FSDP reduces depends on its version; residuals are the same for most.
     wanted = ACCUMULATION[dtype]
     if ACCUMULATION.get(output.dtype) != wanted:
         raise ValueError(
@@ -153,12 +153,12 @@ def check_reduced(output: torch.Tensor, name: str, numel: int, dtype: torch.dtyp
 
 
 def defers(group: FsdpGroup) -> bool:
-    """Whether FSDP's own all-reduce would wait for a later backward (set_requires_all_reduce)."""
+    """Return whether FSDP's all-reduce waits for a later backward (set_requires_all_reduce)."""
     return not group.all_reduce_grads
 
 
 def has_hooks(group: FsdpGroup) -> bool:
-    """Whether FSDP calls users' hooks with the results before the backward has ended."""
+    """Return whether FSDP calls users' hooks with the results before the backward has ended."""
     return any(
         getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
         for each in group.fsdp_params
@@ -168,7 +168,7 @@ def has_hooks(group: FsdpGroup) -> bool:
 def check_separable(group: FsdpGroup, divisor: float, name: str, what: str) -> None:
     """Raise NotImplementedError if FSDP, or a hook, needs the module's results at once.
 
-    name: of one of its parameters; what: with which results come later.
+    name: one of its parameters. what: with which results come later.
     """
     if math.isnan(divisor):
         why = "is divided by FSDP in a way that this version of torch does not tell"
@@ -193,7 +193,7 @@ def check_in_backward() -> None:
 
 
 def goes_on(groups: Sequence[FsdpGroup]) -> bool:
-    """Whether a backward that has ended was inside FSDP's: one of re-entrant checkpointing.
+    """Return whether the backward that has ended was inside FSDP's (re-entrant checkpointing).
 
     The root's gradients come after all such backwards. Raise NotImplementedError if it has none.
     """
@@ -214,7 +214,7 @@ def _is_in_backward(state: Any) -> bool:
 
 
 def stays_a_view(group: FsdpGroup, output: torch.Tensor) -> bool:
-    """Whether FSDP only lets each .grad be a view of these results."""
+    """Return whether FSDP only lets each .grad be a view of these results."""
     return not any(
         each.sharded_param.dtype != output.dtype
         or each.sharded_param.grad is not None

@@ -1,4 +1,4 @@
-"""gtopk.DistributedOptimizer: exchanges gradients before an optimizer steps, without DDP."""
+"""gtopk.DistributedOptimizer: exchanges gradients before an optimizer's step, without DDP."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ``optimizer = gtopk.DistributedOptimizer(SGD(model.parameters(), lr=0.1), model, density=0.01)``
 
     Collective: construct it with the same arguments on every rank. States are compared, then rank
-    0's parameters are broadcast, and its buffers too if a module is passed as named_parameters. A
-    gradient is complete when `backward_passes_per_step` backwards have reached it (they add up in
-    ``.grad``), and a unit is sent when it is complete and those before it have been sent. The
+    0's parameters are broadcast, and its buffers too if a module is passed as named_parameters.
+
+    A gradient is complete when `backward_passes_per_step` backwards have reached it (they add up in
+    ``.grad``). A unit is sent when it is complete and those before it have been sent. The
     backward that completes the last gradient returns when all results are there. If some backward
     did not reach a parameter, step() or synchronize() exchanges its gradient as it is, or zeros;
     its ``.grad`` is then the result, zeros where nothing was delivered. If that can happen, call
     synchronize() before reading or clipping gradients. Backwards that follow before step() add to
-    the results, and are exchanged together with them: at the next last pass, else by step(). A
+    the results, and are exchanged together with them: at the next last pass, or else by step(). A
     parameter that no longer requires a gradient has no ``.grad``, and its residual is kept. step()
     raises ValueError for a gradient that was not exchanged because its parameter was frozen or
-    absent when this was created.
+    absent when this optimizer was created.
 
     Everything else, including param_groups, state and defaults, is the wrapped optimizer's.
 
@@ -58,7 +59,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         NotImplementedError: as SparseState.
     """
 
-    # A fused optimizer's own would read the scale from itself, where no GradScaler puts it.
+    # A fused optimizer with True would read the scale from itself, where no GradScaler puts it.
     _step_supports_amp_scaling = False
 
     @shows(OptimizerArguments)
@@ -82,7 +83,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.sparse_state = SparseState(
             parameters, density, group=group, optimizer=rated, **arguments
         )
-        """Residuals, step, density and skip()."""
+        """The SparseState: residuals, step, density and skip()."""
         trained = {name: each for name, each in parameters.items() if each.requires_grad}
         self._source = GradientSource(self.sparse_state, trained, passes)
         self.sparse_state.backward = self._source.backward
@@ -94,7 +95,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for each in (*given.values(), *buffers):
             dist.broadcast(each.detach(), group=group, group_src=0)
         self._source.listen()
-        # State and source hold each other: without this, hooks would outlive the optimizer.
+        # State and source refer to each other: without this, hooks would outlive the optimizer.
         weakref.finalize(self, self._source.stop).atexit = False
 
     @property
@@ -111,7 +112,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def __getattr__(self, name: str) -> Any:
         """Look the name up in the wrapped optimizer."""
-        if name == "_optimizer":  # of a copy, which has none
+        if name == "_optimizer":  # a copy has none
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
@@ -120,7 +121,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return f"DistributedOptimizer({self._optimizer!r})"
 
     def __reduce__(self) -> Any:
-        """Refuse to be copied or pickled: another process would lack the hooks."""
+        """Raise an error: a copied or pickled optimizer would lack the hooks."""
         raise TypeError("gtopk: a DistributedOptimizer cannot be copied: save its state_dict()")
 
     @untraced
@@ -128,7 +129,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Exchange what has not been exchanged, and wait until every gradient has its result.
 
         Collective. A no-op if the backward has already done so. Raises RuntimeError if another
-        DistributedOptimizer has been made of the same parameters.
+        DistributedOptimizer has been made with the same parameters.
         """
         self._source.check_listening()
         if self._is_due() or self._synchronized == self.sparse_state.step:
@@ -147,9 +148,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Synchronize, then step.
 
-        With a closure the optimizer sees exchanged gradients after each call of it, and the mean of
-        the ranks' losses instead of this rank's, so that a line search decides the same on all
-        ranks. Raises RuntimeError if another DistributedOptimizer has been made of the same
+        With a closure, the optimizer sees exchanged gradients after each call of it, and the mean
+        of the ranks' losses instead of this rank's loss, so that a line search decides the same on
+        all ranks. Raises RuntimeError if another DistributedOptimizer has been made with the same
         parameters.
         """
         self._source.check_listening()
@@ -181,7 +182,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._optimizer.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: units follow from the initial parameters."""
+        """Raise an error: units follow from the initial parameters."""
         raise ValueError(
             "gtopk: a DistributedOptimizer takes no new parameters: add the group to the wrapped "
             "optimizer, then make another DistributedOptimizer of it"
@@ -200,16 +201,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = self.sparse_state.step
 
     def _is_due(self) -> bool:
-        """Whether an exchange is under way, or local gradients have been added to results.
+        """Return whether an exchange is under way, or local gradients were added to results.
 
-        The latter, where a backward follows the last of the passes of a step. They are exchanged
-        together with the results.
+        The latter happens if a backward follows the last pass of a step. Its gradients are
+        exchanged together with the results.
         """
         added = self._synchronized < self.sparse_state.step and self._source.has_passes
         return self._source.under_way or added
 
     def _makes_state(self) -> bool:
-        """Whether this step is one of torch's, to make an optimizer allocate its state.
+        """Return whether this is one of torch's steps that make an optimizer allocate its state.
 
         `torch.distributed.checkpoint.state_dict` sets zeros as gradients, without a backward, and
         learning rates of zero.
@@ -256,7 +257,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 def _named(
     optimizer: torch.optim.Optimizer, given: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Return those of the given parameters that the optimizer has, in their order."""
+    """Return the given parameters that the optimizer has, in their order."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(
             f"gtopk: optimizer must be a torch.optim.Optimizer, given {type(optimizer).__name__}"

@@ -1,6 +1,6 @@
 """Gradients in .grad, for training without DDP: units are exchanged during the backward.
 
-It knows parameters and their hooks; the optimizer that uses the results is in optimizer.py.
+This module knows parameters and their hooks; optimizer.py uses the results.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class GradientSource(Source):
             for name, each in self._parameters.items()
         }
         self._seen = dict.fromkeys(self._parameters, 0)
-        self._complete: dict[int, Exchange] = {}  # not started: an earlier unit is not complete
-        self._started = 0  # units
-        self._backwards: set[int] = set()  # autograd's numbers of those that have not ended
+        self._complete: dict[int, Exchange] = {}  # not started, as an earlier unit is incomplete
+        self._started = 0  # number of units
+        self._backwards: set[int] = set()  # autograd's numbers of unfinished ones
         self._handles: list[RemovableHandle] = []
         self._replaced = False
         self.backward = Backward(state, self, state.units)
@@ -93,22 +93,22 @@ class GradientSource(Source):
 
     @property
     def under_way(self) -> bool:
-        """Whether gradients of an unfinished step have arrived."""
+        """Return whether gradients of an unfinished step have arrived."""
         return self.backward.is_open
 
     @property
     def has_passes(self) -> bool:
-        """Whether a backward has reached a gradient since the last step, or since its results."""
+        """Return whether a backward has reached a gradient since the last step or its results."""
         return any(self._seen.values())
 
     @property
     def in_backward(self) -> bool:
-        """Whether a backward is running; one that raised counts as running."""
+        """Return whether a backward is running; one that raised counts as running."""
         return bool(self._backwards)
 
     @untraced
     def arrive(self, name: str) -> None:
-        """One more backward has reached the parameter's gradient."""
+        """Count one more backward that has reached the parameter's gradient."""
         backward = current_backward()
         assert backward is not None
         if backward not in self._backwards:  # more than one: a backward inside another
@@ -121,7 +121,7 @@ class GradientSource(Source):
             self._exchange(name)
 
     def finish(self) -> None:
-        """End the step: exchange also what has not arrived, and wait. Collective.
+        """End the step: also exchange what has not arrived, and wait. Collective.
 
         Raises the first error of its exchanges; the step then does not count. Raises RuntimeError
         if called in a backward.
@@ -170,7 +170,7 @@ class GradientSource(Source):
 
     @untraced
     def _end(self, backward: int) -> None:
-        """A backward has succeeded."""
+        """Record that a backward has succeeded."""
         self._backwards.discard(backward)
         all_started = self._started == len(self.backward.exchanges)
         if self.under_way and all_started and not self._backwards:
@@ -207,7 +207,7 @@ class GradientSource(Source):
                 f"gtopk: the gradient of '{name}' is sparse ({gradient.layout}), which is not "
                 "implemented: make its module with sparse=False"
             )
-        lazy = gradient.is_conj() or gradient.is_neg()  # of a value, not of its memory
+        lazy = gradient.is_conj() or gradient.is_neg()  # properties of a value, not of its memory
         if lazy or gradient.stride() != self._strides[name]:
             laid_out = torch.empty_like(parameter.detach())
             gradient = parameter.grad = laid_out.copy_(gradient.detach())

@@ -1,4 +1,4 @@
-"""gtopk.OuterOptimizer: replicas train alone, and exchange every H steps what they have moved."""
+"""gtopk.OuterOptimizer: replicas train alone, and exchange their movements every H steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OuterOptimizer(torch.optim.Optimizer):
-    """An optimizer of one replica, whose parameters meet those of the others every H steps.
+    """An optimizer of one replica, whose parameters are synchronised with the others every H steps.
 
     ``outer = gtopk.OuterOptimizer(AdamW(model.parameters()), model, preset="sparseloco")``
 
@@ -35,43 +35,43 @@ class OuterOptimizer(torch.optim.Optimizer):
     every H-th step() they exchange how far they have moved from the shared parameters, move those
     by the mean, and continue from there (DiLoCo and its relatives: docs/outer.md has the rule and
     what each preset sends). Shared parameters are bitwise equal on all replicas; a digest of them
-    is compared in each round. A replica whose movement is not finite has no part in a round, and
-    continues from the shared parameters.
+    is compared in each round. A replica whose movement is not finite does not take part in a round,
+    and continues from the shared parameters.
 
     Collective: construct it with the same arguments on every replica. Settings are compared, then
-    rank 0's parameters and buffers are broadcast. Every replica has to call step() equally often.
+    rank 0's parameters and buffers are broadcast. Every replica must call step() equally often.
 
     Everything else, including param_groups, state and defaults, is the inner optimizer's: learning
-    rate schedulers, gradient accumulation and closures work as on that one. A step that a
+    rate schedulers, gradient accumulation and closures work as with that one. A step that a
     GradScaler skips counts, as scalers of different replicas skip different steps.
 
     Args:
-        inner: the optimizer to wrap, of parameters of `model`. Those without requires_grad, and
-            those that it does not have, are not exchanged.
+        inner: the optimizer to wrap, of parameters of `model`. Parameters without requires_grad,
+            and those that it does not have, are not exchanged.
         model: the module, which may be compiled. Its floating-point buffers are averaged in each
-            round, others are copied from the first replica.
+            round; others are copied from the first replica.
         preset: "localsgd" (parameters are averaged), "diloco" (all movements, outer Nesterov
             momentum), "streaming-diloco" (the same in 4 bits, a fragment of the model at a time,
             while training goes on), "sparseloco" (the largest movements in each tile, in 2 bits,
             with error feedback), "pulseloco" (the movements that are visible in bfloat16) or "demo"
-            (gradients in each step, of which the largest coefficients of each tile's cosine
-            transform; the inner optimizer only has the learning rate and the weight decay).
+            (gradients in each step: the largest coefficients of each tile's cosine transform; from
+            the inner optimizer it takes only the learning rate and the weight decay).
         group: a process group of backend gtopk, with a rank for each replica; None is the default
             group.
-        state_device: where what is kept beside the model is, and what is exchanged; None is where
-            the parameters are. "cpu" leaves a full GPU its memory.
-        overrides: of the preset's numbers, see ``Overrides`` in gtopk.training.outer_presets:
+        state_device: the device of what is kept beside the model and of what is exchanged; None is
+            that of the parameters. "cpu" saves GPU memory.
+        overrides: replace the preset's values, see ``Overrides`` in gtopk.training.outer_presets:
             inner_steps, lr, momentum, nesterov, decay, error_decay, scale, subtract, transform, k,
             density, algorithm, wire, mean, clip, sign, fragments, delay, mix, quorum.
 
     Raises:
-        ValueError: an argument is invalid, or could not act; `inner` has parameters that are not
-            in `model`; parameters are sharded; the replicas' settings or parameters differ.
-        NotImplementedError: what is not there yet.
+        ValueError: an argument is invalid or would have no effect; `inner` has parameters that are
+            not in `model`; parameters are sharded; the replicas' settings or parameters differ.
+        NotImplementedError: something that is not implemented.
         TypeError: an unknown override.
     """
 
-    # A scaler then calls step() for a step that it skips, which counts like the others.
+    # With this, a scaler calls step() even for a step that it skips, which counts like the others.
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -122,17 +122,17 @@ class OuterOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The inner optimizer's."""
+        """The inner optimizer's parameter groups."""
         return self._inner.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The inner optimizer's."""
+        """The inner optimizer's state."""
         return self._inner.state
 
     @property
     def group(self) -> dist.ProcessGroup | None:
-        """Has a rank for each replica; None is the default group."""
+        """The group with a rank for each replica; None is the default group."""
         return self._group
 
     @property
@@ -142,17 +142,17 @@ class OuterOptimizer(torch.optim.Optimizer):
 
     @property
     def steps(self) -> int:
-        """How often step() was called, in earlier runs that were resumed, too."""
+        """The number of calls of step(), including those of earlier runs that were resumed."""
         return self._rounds.step
 
     @property
     def pending(self) -> bool:
-        """Whether an exchange has begun whose result is not used yet."""
+        """Whether an exchange has begun whose result has not been used yet."""
         return self._rounds.pending is not None
 
     def __getattr__(self, name: str) -> Any:
         """Look the name up in the inner optimizer."""
-        if name == "_inner":  # of a copy, which has none
+        if name == "_inner":  # a copy has none
             raise AttributeError(name)
         return getattr(self._inner, name)
 
@@ -161,16 +161,16 @@ class OuterOptimizer(torch.optim.Optimizer):
         return f"OuterOptimizer({self._inner!r}, preset={self._settings.preset!r})"
 
     def __reduce__(self) -> Any:
-        """Refuse to be copied or pickled: a copy would belong to no group."""
+        """Raise an error: a copy would belong to no group."""
         raise TypeError("gtopk: an OuterOptimizer cannot be copied: save its state_dict()")
 
     @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step the inner optimizer, and exchange what has its turn then, which is collective.
+        """Step the inner optimizer, and run the exchange that is due then, if any (collective).
 
         Raises RuntimeError on all replicas if their shared parameters differ, or they are in
         different rounds, and torch.distributed.DistBackendError as sparse_all_reduce. The shared
-        parameters are then what they were.
+        parameters are then unchanged.
         """
         if self._makes_state():
             return self._inner.step(closure)
@@ -186,16 +186,16 @@ class OuterOptimizer(torch.optim.Optimizer):
         self._inner.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: what is exchanged follows from the initial parameters."""
+        """Raise an error: what is exchanged follows from the initial parameters."""
         raise ValueError(
             "gtopk: an OuterOptimizer takes no new parameters: add the group to the inner "
             "optimizer, then make another OuterOptimizer of it"
         )
 
     def shared_parameters(self) -> dict[str, torch.Tensor]:
-        """Return a copy of the shared parameters, by name, in the type of the model's.
+        """Return a copy of the shared parameters, by name, in the types of the model's parameters.
 
-        Between rounds they are what to evaluate or to publish; each replica's model is ahead.
+        Between rounds, evaluate or publish these; each replica's model is ahead of them.
         """
         found = {
             slot.name: _as_parameter(tensor, slot.parameter)
@@ -205,7 +205,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         return {name: found[name] for name in self._names}
 
     def stats(self) -> OuterStatistics:
-        """Return what this replica did so far. Sends nothing."""
+        """Return what this replica has done so far. Sends nothing."""
         found = self._rounds.statistics.copy()
         found["seconds"] = time.monotonic() - self._made
         return found
@@ -213,14 +213,14 @@ class OuterOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the inner optimizer's state, and this replica's own under "gtopk".
 
-        Each replica has another one, and another model between rounds: save both on every replica.
+        Both it and, between rounds, the model differ between replicas: save both on every replica.
         Waits for an exchange that is under way; its result is saved, and used when it is due.
         """
         saved = outer_saved.write(self._settings, self._rounds, self._group)
         return {**self._inner.state_dict(), "gtopk": saved}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load both; a plain optimizer's state leaves the outer state as it is.
+        """Load both states; a plain optimizer's state leaves the outer state unchanged.
 
         Raises ValueError for a state of other settings, parameters, or another replica.
         """
@@ -248,7 +248,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         return self._inner.step(closure)
 
     def _exchange_gradients(self, closure: Callable[[], Any] | None) -> Any:
-        """A step without the inner optimizer's own."""
+        """Exchange the gradients; the inner optimizer does not step."""
         result = None
         if closure is not None:
             with torch.enable_grad():
@@ -260,7 +260,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         return result
 
     def _makes_state(self) -> bool:
-        """Whether this step is one of torch's, to make an optimizer allocate its state.
+        """Return whether this is one of torch's steps that make an optimizer allocate its state.
 
         `torch.distributed.checkpoint.state_dict` sets zeros as gradients, without a backward, and
         learning rates of zero.
@@ -279,7 +279,7 @@ _ALIKE = (
 
 
 def _module(model: object, group: dist.ProcessGroup | None) -> nn.Module:
-    """Return the plain module that was given, compiled, or wrapped by a DDP of other ranks."""
+    """Return the plain module, which may be compiled, or wrapped by a DDP of other ranks."""
     if has_ranks_that_change(group):
         raise NotImplementedError(
             "gtopk: an OuterOptimizer over a ReplicaGroup is not implemented: give it a process "
@@ -336,7 +336,7 @@ def _as_parameter(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor
 
 
 def _unscale(optimizer: torch.optim.Optimizer, scale: torch.Tensor) -> None:
-    """Divide gradients by a GradScaler's scale, with its own bits."""
+    """Divide gradients by a GradScaler's scale, with bitwise the same result."""
     inverse = scale.double().reciprocal().float()
     for group in optimizer.param_groups:
         for each in group["params"]:

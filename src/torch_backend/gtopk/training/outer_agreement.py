@@ -1,7 +1,7 @@
-"""What replicas tell each other ahead of a round: which one it is, and who takes part.
+"""What replicas tell each other ahead of a round: its number, and who takes part.
 
-A digest of the shared parameters travels along, so that replicas that have drifted apart are found
-in the first round after it happened.
+They also send a digest of the shared parameters, so that replicas that have drifted apart are found
+in the next round.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gtopk.core.groups import meeting_place, ranks_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# Elements whose weighted sum is one step of a digest.
+# The number of elements whose weighted sum is one step of a digest.
 _CHUNK = 1 << 18
 _BASE = 0x5DEECE66D
 
 
 def digest_of(vectors: Iterable[torch.Tensor]) -> int:
-    """Return 64 bits that any difference in the vectors' bits changes, save by chance.
+    """Return 64 bits that almost certainly change with any of the vectors' bits.
 
-    Sums of integers, which have one result on every device and in every order.
+    The sums are of integers, so the result is the same on every device and in every order.
     """
     digest = 0
     for vector in vectors:
@@ -39,7 +39,7 @@ def digest_of(vectors: Iterable[torch.Tensor]) -> int:
 
 
 def _weights(count: int, device: torch.device) -> torch.Tensor:
-    """Return odd numbers without a pattern: no change of one element goes unseen."""
+    """Return odd numbers without a pattern, so that a change of any one element shows."""
     mixed = torch.arange(1, count + 1, dtype=torch.int64, device=device) * 0x1E3779B97F4A7C15
     mixed = (mixed ^ (mixed >> 29)) * 0x3F58476D1CE4E5B9
     return (mixed ^ (mixed >> 32)) | 1
@@ -56,7 +56,7 @@ class Agreement:
         group: dist.ProcessGroup | None,
         norm: float | None = None,
     ) -> None:
-        """Begin; collective. norm: of what this replica sends; None on all: nobody needs it."""
+        """Begin; collective. norm: of what this replica sends; None, on all, if not needed."""
         self._group = group
         told = [number, digest, int(takes_part)]
         if norm is not None:
@@ -66,7 +66,7 @@ class Agreement:
         self._work = dist.all_gather(self._all, mine, group=group, async_op=True)
 
     def participants(self) -> list[int]:
-        """Wait; return which replicas take part, by their places in the group.
+        """Wait; return which replicas take part, by their ranks in the group.
 
         Raise RuntimeError on every replica if they are not in the same round, or have different
         shared parameters.
@@ -89,9 +89,9 @@ class Agreement:
         return [place for place, takes_part in enumerate(parts) if takes_part]
 
     def median_norm(self) -> float:
-        """Wait; return the median of the norms of those that take part, of two the lower one.
+        """Wait; return the median norm of the participants, of two middle ones the lower.
 
-        Raise as participants(). 0 if nobody takes part.
+        Raise as participants(). Return 0 if no replica takes part.
         """
         participants = self.participants()
         norms = torch.tensor(self._told()[3], dtype=torch.int64).view(torch.float64)[participants]
@@ -104,7 +104,7 @@ class Agreement:
 
 
 def _differing(values: Sequence[int], ranks: Sequence[int]) -> list[int]:
-    """Return the ranks whose value is not that of the majority; all of them if there is none."""
+    """Return the ranks whose value is not the majority's; all ranks if there is no majority."""
     value, count = Counter(values).most_common(1)[0]
     if 2 * count <= len(values):
         return list(ranks)
@@ -121,7 +121,7 @@ def _others(who: Sequence[int], ranks: Sequence[int]) -> str:
 
 
 def _by_rank(values: Sequence[int], ranks: Sequence[int], who: Sequence[int]) -> str:
-    """Name the rounds of those that differ, and that of the others."""
+    """Name the rounds of the ranks that differ, and that of the others."""
     of = dict(zip(ranks, values, strict=True))
     rest = [rank for rank in ranks if rank not in who]
     shown = [*who, *rest[:1]]

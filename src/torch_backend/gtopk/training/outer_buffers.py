@@ -20,7 +20,7 @@ Together = dict[tuple[torch.dtype, torch.device], list[torch.Tensor]]
 class Buffers:
     """The buffers that training changes: those of a module that its state_dict holds.
 
-    One that is not finite to begin with is a mask or the like, and left alone.
+    A buffer that is not finite initially is a mask or the like, and is left alone.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None) -> None:
@@ -38,11 +38,11 @@ class Buffers:
                 self._averaged.setdefault((each.dtype, each.device), []).append(each)
 
     def are_finite(self) -> bool:
-        """Whether this replica's can be averaged."""
+        """Return whether this replica's buffers can be averaged."""
         return all(bool(each.isfinite().all()) for some in self._averaged.values() for each in some)
 
     def exchange(self, participants: Sequence[int]) -> None:
-        """Average or copy those of the participants, by their places in the group; collective."""
+        """Average or copy the buffers of the participants, ranks in the group; collective."""
         takes_part = dist.get_rank(self._group) in participants
         for (dtype, _), buffers in self._averaged.items():
             flat = torch.cat([each.detach().reshape(-1) for each in buffers])

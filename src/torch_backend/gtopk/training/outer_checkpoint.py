@@ -1,9 +1,9 @@
 """gtopk.save and gtopk.load of an OuterOptimizer: all replicas in one folder.
 
-What replicas share, the parameters and the momentum, is written once, by the first one. Each writes
-what is its own: the error, the inner optimizer's state, the model, and the result of an exchange
-that is under way. If R' replicas load what R saved, the errors of replica r go to replica r mod R',
-as residuals do.
+The first replica writes what replicas share, the parameters and the momentum, once. Each replica
+writes its own state: the error, the inner optimizer's state, the model, and the result of an
+exchange that is under way. If R' replicas load what R saved, the errors of replica r go to replica
+r mod R', like residuals.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def load(outer: OuterOptimizer, path: str) -> None:
 
 
 def is_in(folder: str) -> bool:
-    """Whether a folder of a version is of an OuterOptimizer."""
+    """Return whether a version's folder has the checkpoint of an OuterOptimizer."""
     return os.path.exists(os.path.join(folder, _SHARED_FILE))
 
 
@@ -103,7 +103,7 @@ def _check_seen(root: str, replicas: int) -> None:
 
 
 def _found(outer: OuterOptimizer, root: str) -> dict[str, Any]:
-    """Return what _take() needs: this replica's own, or what falls to it of other numbers."""
+    """Return what _take() needs: this replica's own, or its part of another number's."""
     if not is_in(root):
         what = "is one of a SparseState" if folders.shards_in(root) else "is not complete"
         raise ValueError(f"gtopk: the checkpoint {root} {what}: there is no {_SHARED_FILE} in it")
@@ -138,7 +138,7 @@ def _own_of_others(root: str, rank: int, there: int, here: int) -> dict[str, Any
 
 
 def _get(path: str, keys: set[str]) -> dict[str, Any]:
-    """Read a file, on the CPU."""
+    """Read a file to the CPU."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -163,7 +163,7 @@ def _take(outer: OuterOptimizer, saved: Mapping[str, Any]) -> None:
     for name, tensor in saved["model"].items():
         own = mine[name]
         if not isinstance(tensor, torch.Tensor) or not isinstance(own, torch.Tensor):
-            continue  # a module's extra state, which it judges itself
+            continue  # a module's extra state, which the module checks
         if tensor.shape != own.shape:
             raise ValueError(
                 f"gtopk: the saved model is another one: '{name}' has shape {list(tensor.shape)}, "

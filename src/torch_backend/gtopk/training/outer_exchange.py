@@ -37,31 +37,31 @@ if TYPE_CHECKING:
 
 @dataclass
 class Shared:
-    """One part's vectors beside the model: the shared parameters and what belongs to them."""
+    """The vectors of one part beside the model: the shared parameters and what belongs to them."""
 
     part: Part
     parameters: torch.Tensor
     velocity: torch.Tensor | None
-    """None without momentum."""
+    """The momentum; None without one."""
     error: torch.Tensor | None
-    """What this replica has not sent yet; None where it keeps none."""
+    """What this replica has not sent yet; None if it keeps none."""
 
 
 class Outcome(NamedTuple):
-    """What an exchange delivered, the same on all replicas but for the errors."""
+    """What an exchange delivered; the same on all replicas except the errors."""
 
     participants: list[int]
-    """Places in the group of the replicas that took part; the others were not finite."""
+    """Ranks in the group of the replicas that took part; the others were not finite."""
     means: list[torch.Tensor] | None
-    """One for each part; None if there is nothing to be taken over."""
+    """The mean for each part; None if the round is skipped."""
     errors: list[torch.Tensor | None]
-    """This replica's new ones."""
+    """This replica's new errors."""
 
 
 class Selection:
-    """Q: what a replica sends of a vector, as the exchange itself would select and round it.
+    """Q: what a replica sends of a vector, selected and rounded as by the exchange itself.
 
-    A group of this replica alone computes it: the same code, and nothing is sent.
+    A group of this replica alone runs the same code, and sends nothing.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -77,7 +77,7 @@ class Selection:
         weakref.finalize(self, self._alone.shutdown).atexit = False
 
     def of(self, vector: torch.Tensor, shared: Shared) -> torch.Tensor:
-        """Return the entries that are sent, rounded as on the wire; zeros elsewhere."""
+        """Return the entries that are sent, rounded as on the wire, with zeros elsewhere."""
         if self._settings.selects_visible:
             return visible(vector, shared.parameters)
         block = shared.part.block
@@ -89,7 +89,7 @@ class Selection:
 
 
 class Exchange:
-    """One exchange of some parts: begin by making it, finish() for what it delivers."""
+    """One exchange of some parts: the constructor begins it, finish() returns what it delivers."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class Exchange:
     ) -> None:
         """Begin; collective.
 
-        number: of the round. selection: None if everything travels. rates: the inner optimizer's
-        learning rate of each part. finite: False if this replica has to stay out, whatever its
+        number: of the round. selection: None if everything is sent. rates: the inner optimizer's
+        learning rate of each part. finite: False if this replica must not take part, whatever its
         numbers are.
         """
         self._settings = settings
@@ -141,7 +141,7 @@ class Exchange:
             self._send_selection(sent, error, part)
 
     def finish(self) -> Outcome:
-        """Wait for it. Raise as Agreement.participants() and sparse_all_reduce()."""
+        """Wait for the exchange. Raise as Agreement.participants() and sparse_all_reduce()."""
         if self._outcome is None:
             self._outcome = self._finish()
         return self._outcome
@@ -153,7 +153,7 @@ class Exchange:
                 work.wait()
         if len(participants) < self._settings.quorum:
             return Outcome(participants, None, self._errors)
-        divided = self._settings.mean == "contributors"  # each coordinate, by the exchange
+        divided = self._settings.mean == "contributors"  # per coordinate, by the exchange
         means = [
             part.part.restore(total if divided else mean_of(total, len(participants)))
             for part, total in zip(self._parts, self._totals, strict=True)
@@ -166,7 +166,7 @@ class Exchange:
         return Outcome(participants, means if finite else None, self._errors)
 
     def _send_everything(self, vector: torch.Tensor) -> None:
-        """By the algorithm "dense". What rounding loses becomes the new error."""
+        """Send by the algorithm "dense". Rounding errors become the new error."""
         settings = self._settings
         keeps = settings.keeps_error and codes_dense(settings.wire)
         error = torch.zeros_like(vector) if keeps else None
@@ -185,9 +185,9 @@ class Exchange:
     def _send_selection(
         self, sent: torch.Tensor, error: torch.Tensor | None, shared: Shared
     ) -> None:
-        """As lists. What re-selection leaves, and rounding what was clipped, returns to the error.
+        """Send lists. What re-selection drops and rounding clipped values loses goes to the error.
 
-        Rounding what is rounded changes nothing.
+        Rounding values that are already rounded changes nothing.
         """
         settings = self._settings
         by_coordinate = settings.mean == "contributors"
@@ -221,16 +221,16 @@ class Exchange:
 
 
 def _selector(settings: Settings, block: int) -> Any:
-    """The arguments by which the exchange selects all of what was selected before."""
+    """Return arguments with which the exchange selects all of what was selected before."""
     if settings.selects_visible:
         return {"density": 1.0}
     return {"density": settings.share_of(block), "select": "block", "block": block}
 
 
 def _wanted(shared: Shared, settings: Settings, rate: float) -> torch.Tensor:
-    """a = error_decay * e + scale * T(shared parameters - own ones); or the own ones themselves.
+    """Return a = error_decay * e + scale * T(shared parameters - own ones), or the own parameters.
 
-    Of gradients: error_decay * e + T(learning rate * gradient).
+    For gradients: error_decay * e + T(learning rate * gradient).
     """
     part = shared.part
     if settings.averages_parameters:

@@ -1,4 +1,4 @@
-"""Fragments: the parts of a model that take turns, and when each has its own. Pure."""
+"""Fragments: the parts of a model that take turns, and when the turn of each is. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fragments_of(names: Iterable[str], count: int) -> list[list[str]]:
     """Deal the parameters out to fragments, layer by layer: layer i to fragment i mod count.
 
     So each fragment has layers from all depths (Streaming DiLoCo's strided pattern). Raise
-    ValueError if there are fewer layers.
+    ValueError if there are fewer layers than fragments.
     """
     layers: dict[str, list[str]] = {}
     for name in names:
@@ -40,7 +40,7 @@ def fragments_of(names: Iterable[str], count: int) -> list[list[str]]:
 
 
 def turns_of(inner_steps: int, fragments: int) -> dict[int, int]:
-    """Return the fragment whose turn comes at a step of a round; the first one's comes at 0."""
+    """Return the fragment whose turn comes at each step of a round; the first one's is at 0."""
     return {each * inner_steps // fragments: each for each in range(fragments)}
 
 

@@ -22,16 +22,16 @@ class Slot(NamedTuple):
     parameter: torch.Tensor
     begin: int
     tile: Tile | None
-    """None: its elements lie as in a contiguous tensor."""
+    """None: its elements are ordered as in a contiguous tensor."""
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The parameter's own numbers, as real ones."""
+        """Return the parameter's own numbers, as real ones."""
         return as_real(self.parameter.detach())
 
     @property
     def gradient(self) -> torch.Tensor:
-        """Its gradient likewise; zeros if it has none."""
+        """Return its gradient likewise; zeros if it has none."""
         gradient = self.parameter.grad
         if gradient is None:
             return torch.zeros_like(self.tensor)
@@ -41,8 +41,8 @@ class Slot(NamedTuple):
 class Part:
     """Some parameters as one vector of their accumulation type.
 
-    Blocks, in which a replica selects, are counted from the vector's first element. Where
-    parameters are cut into tiles they lie in it tile after tile, so that a block is a tile.
+    Blocks, in which a replica selects, are counted from the vector's first element. Parameters that
+    are cut into tiles are stored tile after tile, so that a block is a tile.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Part:
     ) -> None:
         """parameters: of one type, device and group; in tiles, all with those of `block` elements.
 
-        group: its place among the inner optimizer's. device: of the vectors; None is that of the
+        group: its number among the inner optimizer's. device: of the vectors; None is that of the
         parameters.
         """
         self.block = block
@@ -79,7 +79,7 @@ class Part:
         return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
 
     def gather(self) -> torch.Tensor:
-        """Return a vector of what the parameters are now."""
+        """Return a vector of the parameters' current values."""
         vector = torch.empty(self.numel, dtype=self.dtype, device=self.device)
         self.fill(vector, {each.name: each.tensor for each in self.slots})
         return vector
@@ -91,7 +91,7 @@ class Part:
         return vector
 
     def transform(self, vector: torch.Tensor) -> torch.Tensor:
-        """Replace a vector by what is selected from: itself, or its tiles' coefficients."""
+        """Transform a vector into what is selected from: itself, or its tiles' coefficients."""
         return self._each_tile(vector, transformed) if self._has_coefficients else vector
 
     def restore(self, vector: torch.Tensor) -> torch.Tensor:
@@ -104,7 +104,7 @@ class Part:
             slot.tensor.copy_(tensor)
 
     def fill(self, vector: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write tensors of the parameters' names and shapes to a vector."""
+        """Copy tensors with the parameters' names and shapes into a vector."""
         for each in self.slots:
             tensor = tensors[each.name]
             if each.tile is not None:
@@ -112,7 +112,7 @@ class Part:
             self._within(vector, each).copy_(tensor.reshape(-1))
 
     def tensors(self, vector: torch.Tensor) -> Iterator[tuple[Slot, torch.Tensor]]:
-        """Yield each parameter's slot, and its share of a vector in the parameter's shape."""
+        """Yield each parameter's slot, and its part of a vector in the parameter's shape."""
         for each in self.slots:
             shape, piece = each.tensor.shape, self._within(vector, each)
             if each.tile is not None:
@@ -144,8 +144,8 @@ def parts_of(
 ) -> list[Part]:
     """Put parameters of one type, device and tile size together, in the order of the first ones.
 
-    groups: each parameter's among the inner optimizer's. apart: whether parts have to be of one.
-    device: of the vectors.
+    groups: each parameter's number among the inner optimizer's groups. apart: whether a part must
+    not mix groups. device: of the vectors.
     """
     together: dict[tuple[Any, ...], dict[str, torch.Tensor]] = {}
     for name, parameter in parameters.items():

@@ -25,56 +25,56 @@ from gtopk.training.outer_fragments import smallest_gap
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Elements of a tile of 64 x 64, and of a block where nothing is cut into tiles.
+# Elements of a tile of 64 x 64, and of a block without tiles.
 TILE = 4096
-# Algorithms that deliver whole sums only, so that it is known who is in each of them.
+# Algorithms that deliver only whole sums, so that the contributors to each are known.
 WHOLE_SUMS = ("topk", "exact")
 
 
 class Overrides(TypedDict, total=False):
-    """What may be given beside a preset; each replaces the preset's own."""
+    """Options that replace the preset's own."""
 
     inner_steps: int
-    """H: steps of the inner optimizer in a round."""
+    """H: inner steps per round."""
     lr: float
-    """The outer learning rate, which acts once."""
+    """The outer learning rate, applied once."""
     momentum: float
-    """Of the outer update; 0 keeps none."""
+    """Momentum of the outer update; 0 keeps none."""
     nesterov: bool
-    """The form of that momentum."""
+    """Whether that momentum is Nesterov's."""
     decay: float
-    """Of the shared parameters, times lr, in each round."""
+    """Weight decay of the shared parameters, times lr, in each round."""
     error_decay: float
-    """The share of its error that a replica takes into the next round; 0 keeps none."""
+    """The share of its error that a replica keeps for the next round; 0 keeps none."""
     scale: float
-    """Of a replica's movement, before the error is added."""
+    """Factor on a replica's movement, before the error is added."""
     subtract: float
-    """The share of what was sent that leaves the error."""
+    """The share of what was sent that is subtracted from the error."""
     transform: Literal["tiles", "dct"] | None
-    """"tiles": selects in tiles of up to 64 x 64 of each matrix, and not in blocks of 4,096; "dct":
-    in the coefficients of their cosine transform."""
+    """"tiles": selects in tiles of up to 64 x 64 of each matrix instead of blocks of 4,096; "dct":
+    selects coefficients of the tiles' cosine transform."""
     k: int
     """Entries that a replica selects in each tile or block."""
     density: float
-    """The same as a share."""
+    """The same as a fraction."""
     algorithm: str
-    """Sums what was selected: "topk", "exact", or one that re-selects; see sparse_all_reduce."""
+    """How selections are summed: "topk", "exact", or one that re-selects; see sparse_all_reduce."""
     wire: str | None
-    """Rounds what travels; see sparse_all_reduce."""
+    """How values are rounded on the wire; see sparse_all_reduce."""
     mean: Literal["participants", "contributors"]
-    """Whom a coordinate's sum is divided by: all replicas, or those that selected it."""
+    """What divides a coordinate's sum: the number of all replicas, or of those that selected it."""
     clip: Literal["median"] | None
     """"median": what a replica sends is scaled down to the median of all replicas' norms."""
     sign: bool
     """Whether only the sign of the mean moves the shared parameters."""
     fragments: int
-    """Parts of the model that are exchanged in turn, each once in a round."""
+    """The number of parts of the model that are exchanged in turn, each once per round."""
     delay: int
-    """Inner steps from the begin of an exchange to its use, which it overlaps with."""
+    """Inner steps between an exchange's start and its use, which overlap with it."""
     mix: float
     """The share of a replica's own parameters that it keeps when it takes over the shared ones."""
     quorum: int
-    """Replicas that have to take part in a round; it is skipped if fewer do."""
+    """The smallest number of participants with which a round is not skipped."""
     grace: float
     """Not implemented."""
 
@@ -107,7 +107,7 @@ class Settings:
 
     @property
     def selects(self) -> bool:
-        """Whether a replica sends a part of its entries only."""
+        """Whether a replica sends only some of its entries."""
         return self.k is not None or self.density is not None or self.selects_visible
 
     @property
@@ -122,16 +122,16 @@ class Settings:
 
     @property
     def takes_gradients(self) -> bool:
-        """Whether gradients are exchanged in each step, in the place of movements."""
+        """Whether gradients are exchanged in each step instead of movements."""
         return self.preset == "demo"
 
     @property
     def averages_parameters(self) -> bool:
-        """Whether replicas exchange their parameters themselves, and not how far they moved."""
+        """Whether replicas exchange their parameters instead of their movements."""
         return self.preset == "localsgd"
 
     def share_of(self, block: int) -> float:
-        """Return the density that selects k entries of a block of so many elements."""
+        """Return the density that selects k entries of a block of this many elements."""
         if self.density is not None:
             return self.density
         assert self.k is not None
@@ -191,10 +191,10 @@ _NEVER_YET = ("grace",)
 
 
 def settings_of(preset: str, overrides: Overrides) -> Settings:
-    """Return a preset's settings with the overrides in them.
+    """Return a preset's settings with the overrides applied.
 
-    Raise TypeError for an unknown override, ValueError for one that is invalid or could not act,
-    NotImplementedError for what is not there yet.
+    Raise TypeError for an unknown override, ValueError for one that is invalid or would have no
+    effect, and NotImplementedError for one that is not implemented.
     """
     if preset not in PRESETS:
         raise ValueError(f"gtopk: preset={preset!r} is unknown; available: {_names(PRESETS)}")
@@ -258,11 +258,11 @@ def _refuse_what_is_fixed(preset: str, given: dict[str, Any]) -> None:
 
 
 def _merged(preset: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The preset's values with the given ones in their place, and those that follow from them."""
+    """Return the preset's values with the given overrides, without values that these disable."""
     values = cast("dict[str, Any]", {**PRESETS[preset], **given})
     if "density" in given and "k" not in given:
         values.pop("k", None)
-    # A preset's form of momentum goes with its momentum.
+    # A preset's form of momentum applies only with a momentum.
     if not values.get("momentum") and "nesterov" not in given:
         values["nesterov"] = False
     some = values.get("k") is not None or values.get("density") is not None
@@ -277,7 +277,7 @@ def _merged(preset: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_values(values: dict[str, Any]) -> None:
-    """Check each by itself; numbers of NumPy's become Python's."""
+    """Check each value by itself; convert NumPy's numbers to Python's."""
     values["inner_steps"] = check_whole(values["inner_steps"], "inner_steps", 1)
     for name in ("lr", "scale", "subtract"):
         if name in values:
@@ -311,7 +311,7 @@ def _check_values(values: dict[str, Any]) -> None:
 
 
 def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
-    """Raise ValueError for a selection that nothing can make, or that no algorithm sums."""
+    """Raise ValueError for a selection that cannot be made, or that no algorithm sums."""
     if settings.k is not None and settings.density is not None:
         raise ValueError(
             f"gtopk: give k= or density=, not both, given k={settings.k} and "
@@ -338,7 +338,7 @@ def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
         )
     share = settings.share_of(TILE)
     options = SparseOptions(None, share, settings.algorithm, "block", TILE, wire=settings.wire)
-    options.most_delivered(TILE, 2)  # whose error says which wires the algorithm takes
+    options.most_delivered(TILE, 2)  # its error says which wires the algorithm takes
     if settings.mean == "contributors" and settings.algorithm not in WHOLE_SUMS:
         raise ValueError(
             f"gtopk: mean='contributors' needs algorithm='topk' or 'exact', given "
@@ -390,7 +390,7 @@ def _check_turns(settings: Settings) -> None:
 
 
 def _number(value: object, name: str, *, above: bool = False) -> float:
-    """Return it as a float; raise ValueError unless it is finite, and at least or above 0."""
+    """Return it as a float; raise ValueError unless it is finite and >= 0 (> 0 with `above`)."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     number = float(value) if is_number else math.nan  # type: ignore[arg-type]
     if not math.isfinite(number) or number < 0 or (above and number == 0):

@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 
 class OuterStatistics(TypedDict):
-    """What this replica's outer optimizer did since it was made. Bytes include headers."""
+    """What this replica's outer optimizer has done since it was made. Bytes include headers."""
 
     steps: int
-    """Calls of step(); those that a GradScaler skipped count."""
+    """Calls of step(), including those that a GradScaler skipped."""
     rounds: int
     """Exchanges that have ended, of all fragments."""
     skipped: int
-    """Those of them after which the shared parameters stayed as they were."""
+    """Those of them that left the shared parameters unchanged."""
     participants: int
     """Replicas that took part in the last exchange."""
     bytes_sent: int
-    """By exchanges, and whatever else this process sent in the group meanwhile."""
+    """Bytes sent by exchanges, and by whatever else this process ran in the group meanwhile."""
     bytes_received: int
-    """The same of what it received."""
+    """Bytes received, likewise."""
     exchange_seconds: float
-    """Time in which step() was busy with exchanges, waiting for other replicas included."""
+    """Time that step() spent on exchanges, including waiting for other replicas."""
     seconds: float
-    """Time since this was made: exchange_seconds / seconds is the share that exchanges cost."""
+    """Time since this was made; exchanges cost the share exchange_seconds / seconds of it."""
 
 
 @dataclass
@@ -51,12 +51,12 @@ class Pending:
 
     fragment: int
     due: int
-    """The step after which it is."""
+    """The step after which the result is used."""
     takes_part: bool
     result: Exchange | Outcome
 
     def outcome(self) -> Outcome:
-        """Wait for it."""
+        """Wait for the exchange."""
         return self.result.finish() if isinstance(self.result, Exchange) else self.result
 
 
@@ -73,10 +73,10 @@ class Rounds:
         group: dist.ProcessGroup | None,
         device: torch.device | None,
     ) -> None:
-        """fragments: parameters by name, the same numbers on all replicas by now.
+        """fragments: parameters by name, with equal values on all replicas by now.
 
-        groups: each parameter's among the inner optimizer's. device: where vectors are kept and
-        exchanged; None is that of the parameters.
+        groups: each parameter's number among the inner optimizer's groups. device: where vectors
+        are kept and exchanged; None is that of the parameters.
         """
         self._settings = settings
         self._group = group
@@ -104,7 +104,7 @@ class Rounds:
         ]
         self.step = 0
         self.number = 0
-        """Of exchanges that have begun."""
+        """The number of exchanges that have begun."""
         self.pending: Pending | None = None
         self._before = (0, 0)
         self.statistics = OuterStatistics(
@@ -122,7 +122,7 @@ class Rounds:
     def after_step(self, *, finite: bool = True) -> None:
         """Count a step, use the result that is due, begin the exchange whose turn it is.
 
-        finite: False if this replica has to stay out, whatever its numbers are.
+        finite: False if this replica must not take part, whatever its numbers are.
         """
         self.step += 1
         self.statistics["steps"] += 1
@@ -140,12 +140,12 @@ class Rounds:
         self.statistics["exchange_seconds"] += time.monotonic() - began
 
     def resume(self, step: int, number: int, pending: Pending | None) -> None:
-        """Continue behind this step of a run that was saved."""
+        """Continue after this step of a run that was saved."""
         self.step, self.number, self.pending = step, number, pending
         self._note_bytes()
 
     def parts(self) -> list[Shared]:
-        """Return those of all fragments."""
+        """Return the parts of all fragments."""
         return [each for fragment in self.fragments for each in fragment]
 
     def _begin(self, fragment: int, finite: bool) -> None:
@@ -171,17 +171,17 @@ class Rounds:
         self.number += 1
 
     def _use(self) -> None:
-        """Move the fragment's shared parameters and take them over: all of it, or nothing."""
+        """Move the fragment's shared parameters and take them over: all of them, or none."""
         pending = self.pending
         assert pending is not None
-        self.pending = None  # an exchange that failed is not waited for again
+        self.pending = None  # do not wait again for an exchange that failed
         outcome = pending.outcome()
         reached = self._reaches_quorum(outcome)
         if reached and pending.fragment == 0:
             self._buffers.exchange(outcome.participants)
         for i, each in enumerate(self.fragments[pending.fragment]):
             if not reached and pending.takes_part:
-                continue  # from its own parameters, as if it were not the round's end
+                continue  # goes on with its own parameters, as if the round had not ended
             if outcome.means is not None:
                 self._move(each, outcome.means[i], outcome.errors[i])
             if self._settings.mix and pending.takes_part:
@@ -210,7 +210,7 @@ class Rounds:
         self._before = (int(statistics["bytes_sent"]), int(statistics["bytes_received"]))
 
     def _inner_number(self, shared: Shared, name: str) -> float:
-        # Loading a state gives an optimizer new groups: they are not to be kept.
+        # Look groups up each time: loading a state gives an optimizer new ones.
         return float(self._inner.param_groups[shared.part.group].get(name, 0.0))
 
     def _count(self, outcome: Outcome) -> None:

@@ -1,7 +1,7 @@
 """The rule of an outer optimizer, equation by equation, on tensors of one replica.
 
-Every operation rounds once: nothing here is fused, so that replicas on different processors get the
-same bits, and so does numpy. Knows no ranks; docs/outer.md has the whole rule.
+Every operation rounds once: nothing here is fused, so that replicas on different processors, and
+numpy, get the same bits. Knows no ranks; docs/outer.md has the whole rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def movement(shared: torch.Tensor, local: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return shared - local, in `local`: how far this replica has moved, as a descent.
+    """Return shared - local, in `local`: this replica's movement with the sign of a gradient.
 
     dtype: of the parameters. What the replica took over were shared parameters of this type.
     """
@@ -38,7 +38,7 @@ def with_error(moved: torch.Tensor, error: torch.Tensor | None, settings: Settin
 def visible(wanted: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
     """Return the entries that change a shared parameter once both are rounded to bfloat16.
 
-    Zeros elsewhere.
+    The others are zero.
     """
     seen = (shared - wanted).bfloat16() != shared.bfloat16()
     return torch.where(seen, wanted, torch.zeros_like(wanted))
@@ -50,7 +50,7 @@ def error_left(wanted: torch.Tensor, sent: torch.Tensor, subtract: float) -> tor
 
 
 def norm_of(lists: Sequence[torch.Tensor]) -> float:
-    """Return the norm of what a replica sends, rounded to float32; squares are added as doubles."""
+    """Return the norm of what a replica sends, rounded to float32; squares are added in double."""
     total = sum(float(each.double().square_().sum()) for each in lists)
     return float(torch.tensor(math.sqrt(total), dtype=torch.float32))
 
@@ -65,7 +65,7 @@ def clipped(sent: torch.Tensor, norm: float, median: float) -> torch.Tensor:
 
 def mean_of(total: torch.Tensor, divisor: int) -> torch.Tensor:
     """Return total / divisor, in `total`."""
-    # A GPU multiplies by the reciprocal of a number, but divides by a tensor.
+    # A GPU divides by a number by multiplying with its reciprocal, but truly divides by a tensor.
     return total.div_(torch.full((), divisor, dtype=total.dtype, device=total.device))
 
 
@@ -81,7 +81,7 @@ def advance(
     """Move the shared parameters by the mean of what replicas sent, in place.
 
     u = mean or its sign; v = momentum * v + u; d = u + momentum * v (Nesterov) or v; then shared
-    becomes (1 - lr * decay) * shared - lr * d. Uses up `mean`.
+    becomes (1 - lr * decay) * shared - lr * d. Overwrites `mean`.
     """
     update = mean.sign_() if settings.sign else mean
     if velocity is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gtopk.training.outer_rounds import Rounds
 
 _FORMAT = 1
-# What belongs to parameters, by the attribute that holds it.
+# The vectors that belong to parameters, by the attribute that holds them.
 _VECTORS = ("parameters", "velocity", "error")
 
 
@@ -50,8 +50,8 @@ def read(
 ) -> None:
     """Copy what was saved into the rounds.
 
-    Raise ValueError, before anything is written, for the state of another replica or number of
-    replicas, of other settings or parameters, or for none.
+    Raise ValueError, before anything is written, if the state is missing, or is that of another
+    replica or number of replicas, of other settings or parameters.
     """
     _check(isinstance(saved, Mapping), "it is no dict", saved)
     assert isinstance(saved, Mapping)
@@ -98,7 +98,7 @@ def _read(saved: object, rounds: Rounds) -> Pending:
     for name in vectors:
         if saved[name] is None:
             continue
-        # Errors are kept of all parts or of none.
+        # Errors are kept for all parts or for none.
         kept = [each.part for each in parts if saved[name]]
         _check_tensors(saved[name], kept, name)
         vectors[name] = [_filled(each.part, saved[name]) for each in parts]

@@ -1,6 +1,6 @@
 """Tiles: the small rectangles of a matrix in which SparseLoCo and DeMo select.
 
-Pure: knows no ranks, and nothing of what is in a tile.
+Pure: knows no ranks, and not what is in a tile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIDE = 64
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows and columns."""
+    """A tile's rows and columns."""
 
     rows: int
     columns: int
@@ -33,8 +33,8 @@ class Tile:
 def tile_of(shape: Sequence[int]) -> Tile:
     """Return the tile of a tensor of this shape: as large as fits, up to 64 x 64.
 
-    Each side is the largest divisor, up to 64, of the matrix's: nothing is padded. A tensor of one
-    dimension is a single row, and one of more than two has a row for each index of the first.
+    Each side is the largest divisor of the matrix's side up to 64, so nothing is padded. A tensor
+    of one dimension is a single row; one of more than two has a row for each index of the first.
     """
     rows, columns = _matrix(shape)
     return Tile(_largest_divisor(rows), _largest_divisor(columns))
@@ -67,7 +67,7 @@ def restored(coefficients: torch.Tensor) -> torch.Tensor:
 
 
 def _cosines(size: int, like: torch.Tensor) -> torch.Tensor:
-    """Return the transform of a vector as a matrix, whose rows have length 1."""
+    """Return the transform of a vector as a matrix whose rows have length 1."""
     place = torch.arange(size, dtype=torch.float64, device="cpu")
     rows = torch.cos(torch.outer(place, place + 0.5) * (math.pi / size)) * math.sqrt(2 / size)
     rows[0] /= math.sqrt(2)

@@ -1,4 +1,4 @@
-"""From a user's named_parameters to the parameters that a SparseState covers."""
+"""Turns a user's named_parameters into the parameters that a SparseState covers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NamedParameters = Iterable[tuple[str, torch.Tensor]] | Mapping[str, torch.Tensor
 
 
 def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
-    """Return those that require a gradient, by name, in registration order.
+    """Return the parameters that require a gradient, by name, in registration order.
 
     A parameter with several names (tied weights) counts once, under its first, as in
     ``model.named_parameters()``. Raises ValueError for anything but named parameters, for
@@ -43,7 +43,7 @@ def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """View complex numbers as pairs of real ones, in a last dimension; others as they are."""
+    """View complex numbers as pairs of real ones, in a last dimension; return others unchanged."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 

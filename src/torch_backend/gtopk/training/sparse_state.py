@@ -1,7 +1,7 @@
 """gtopk.SparseState: residuals and configuration of one model on one rank, keyed by parameter name.
 
-It knows arguments and steps; kept.py knows what is kept between steps, backward.py when gradients
-arrive and travel.
+This module handles arguments and steps; kept.py holds what is kept between steps, and backward.py
+decides when gradients are sent.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ class SparseState:
 
     Gradients are exchanged in units, which follow from the parameters alone (units.py) and start
     as soon as their last gradient has arrived. Parameters of fewer than `min_numel` elements are
-    averaged densely, one all-reduce per unit, and have no residual. Memory per rank: the residuals
-    (of each large parameter, in the accumulation type: 4 bytes per element, 8 for float64). Complex
-    parameters are averaged densely as well, as pairs of real numbers, whatever their size. Large
-    gradients are read and written in place, in DDP's buckets; small ones are packed. The first rank
-    records what was delivered, k entries per unit, until the backward has ended.
+    averaged densely, one all-reduce per unit, and have no residual. So are complex parameters of
+    any size, as pairs of real numbers. Memory per rank: the residuals (of each large parameter, in
+    the accumulation type: 4 bytes per element, 8 for float64). Large gradients are read and written
+    in place, in DDP's buckets; small ones are packed. The first rank records what was delivered, k
+    entries per unit, until the backward has ended.
 
     A unit whose gradients, small ones included, are not finite on some rank is not exchanged: its
     result is NaN everywhere and its residuals are unchanged; with `scaler` this applies to all
     units. Deliveries that reach no ``.grad`` go back into the first rank's residual: DDP drops
     those for a parameter that no rank used (find_unused_parameters), and a backward that raises
-    drops all of them; it does not count as a step.
+    drops all of them and does not count as a step.
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps, or the model.
-            Covers those that require a gradient, tied ones once: float32, float64, bfloat16 or
-            float16, all on the CPU or all on one CUDA device.
+            The state covers those that require a gradient, tied ones once: float32, float64,
+            bfloat16 or float16, all on the CPU or all on one CUDA device.
         density: the fraction of each unit's elements that is sent, in (0, 1], by default 0.001;
             algorithm="dense" sends all of them, and takes none. Or "adaptive" (LAGS-SGD, Shi et
             al., arXiv 1911.08727): each unit sends as much as is predicted to travel while the
@@ -83,8 +83,8 @@ class SparseState:
         block: for select="block": elements per block, counted from the start of each unit.
         wire: None, "bf16", "fp16", "int8", "4bit", "2bit", "sign" or "raw".
         warmup: pairs (density, steps), used one after the other before `density`. A density of
-            "dense" is the algorithm "dense": all of acc travels, uncoded, and the residual is
-            cleared. ("dense", steps, wire) codes it, and keeps what rounding loses. A step is one
+            "dense" is the algorithm "dense": all of acc is sent, uncoded, and the residual is
+            cleared. ("dense", steps, wire) codes it, and keeps the rounding error. A step is one
             backward through the hook; those under ``no_sync()`` do not count. The first
             backward warns, on the first rank, of densities that are predicted to cost more than
             "dense" (``gtopk.plan``).
@@ -92,7 +92,7 @@ class SparseState:
         momentum: m in [0, 1): each rank accumulates its momentum u <- m u + g instead of its
             gradient g, and clears u where an entry was sent (DGC, Lin et al., arXiv 1712.01887:
             momentum correction and momentum factor masking). It replaces the optimizer's momentum:
-            set that to 0. Takes two buffers, small parameters included; for half types the
+            set that to 0. It takes two buffers, small parameters included; for half types the
             accumulated value is rounded to the gradient's type.
         nesterov: accumulate g + m u instead of u.
         clip_norm: c: before accumulation each rank's gradient is scaled down to the norm
@@ -105,7 +105,8 @@ class SparseState:
             its parameter has in `optimizer`, and results are divided by it. Residuals then hold
             steps that were not taken, and keep their size when the rate changes (as in the papers
             of LAGS-SGD and gTop-k). Rates must be above 0.
-        optimizer: for accumulate="update": has the rates. A DistributedOptimizer passes its own.
+        optimizer: the source of the rates for accumulate="update". A DistributedOptimizer passes
+            its own.
         scaler: the ``torch.amp.GradScaler`` that scales the loss. Gradients are then divided by its
             scale on arrival and results multiplied by it, so residuals are unscaled and unaffected
             when the scale changes. All units wait for each other: if the gradients of one are not
@@ -137,18 +138,18 @@ class SparseState:
         self.config = Config.of(density, arguments)
         optimizer, scaler = arguments.get("optimizer"), arguments.get("scaler")
         self.step = 0
-        """Backwards so far, not counting those that raised."""
+        """The number of backwards so far, except those that raised."""
         self.group = group
         self.shard: tuple[int, int] | None = None
-        """Which of how many shards of the model this state is for; None if for all of the model."""
-        self.shard_groups: Sequence[dist.ProcessGroup] = ()  # of the ranks that hold other shards
-        self.cuts: Mapping[str, Cut] | None = None  # how shards are cut, where that is known
+        """(shard, number of shards) if this state is for one shard of the model; else None."""
+        self.shard_groups: Sequence[dist.ProcessGroup] = ()  # groups with other shards' ranks
+        self.cuts: Mapping[str, Cut] | None = None  # how shards are cut, if known
         self._backward: Backward | None
         parameters = list(pairs_of(named_parameters))
         units, self._backward = self._arrange(parameters)
         self.kept = Kept(self.config, units)
         self.rates = rates_of(self.config.accumulate, optimizer, self._rated(parameters))
-        """Of accumulate="update"; neither saved nor copied with the state."""
+        """For accumulate="update"; neither saved nor copied with the state."""
         check_scaler(scaler, units)
         self.scaler = scaler
         """The argument; neither saved nor copied with the state. Set it between two backwards."""
@@ -156,12 +157,12 @@ class SparseState:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """Each is covered by one selection; in the order of their numbers."""
+        """The units, each covered by one selection, in the order of their numbers."""
         return self.kept.units
 
     @property
     def layers(self) -> list[Layer]:
-        """What density="adaptive" has chosen, one for each unit; empty until then, or otherwise."""
+        """The choice of density="adaptive", one layer per unit; empty before it, or otherwise."""
         return self.kept.layers
 
     @property
@@ -171,10 +172,10 @@ class SparseState:
 
     @property
     def density(self) -> Density | Share:
-        """Density of the next backward: in (0, 1], "adaptive", or "dense": all elements.
+        """Density of the next backward: in (0, 1], "adaptive", or "dense" for all elements.
 
-        Setting it, to the same value on all ranks, applies to all later backwards and ends the
-        warm-up. Raises ValueError unless it is in (0, 1] or "adaptive".
+        Set it to the same value on all ranks. The new value applies to all later backwards and ends
+        the warm-up. Raises ValueError unless it is in (0, 1] or "adaptive".
         """
         return self.config.density_at(self.step)
 
@@ -198,7 +199,7 @@ class SparseState:
 
     @property
     def backward(self) -> Backward:
-        """Gradients in flight; replaced if they do not come from DDP.
+        """The gradients in flight; replaced if they do not come from DDP.
 
         Raises RuntimeError for a copy, until bind() is called.
         """
@@ -221,7 +222,7 @@ class SparseState:
     ) -> None:
         """Attach a copied or unpickled state to a model and a process group, or move it to others.
 
-        What a backward that raised had delivered goes back to the first rank's residual.
+        What an aborted backward delivered goes back to the first rank's residual.
         Arguments are those of the constructor. Raises ValueError unless the parameters form the
         units that the state was saved with.
         """
@@ -240,7 +241,7 @@ class SparseState:
 
         What was delivered goes to the first rank's residual. Call it on every rank, after the
         backward and before the next one. Idempotent, and a no-op if nothing was delivered, for
-        example because gradients were not finite. Small parameters have no residual; their
+        example because gradients were not finite. Small parameters have no residual, so their
         gradients are lost with the step.
         """
         self.backward.check_outside()
@@ -267,16 +268,16 @@ class SparseState:
         return self.kept.residuals.of_unit(index)
 
     def unit_residual_is_zero(self, index: int) -> bool:
-        """Whether everything was delivered so far, so that no memory is allocated for it."""
+        """Return whether everything was delivered so far, so that no memory is allocated for it."""
         return self.kept.residuals.is_zero(index)
 
     def unit_selector_state(self, index: int) -> torch.Tensor:
-        """Return what the selector of ``units[index]`` keeps, which the native part writes."""
+        """Return the selector's state of ``units[index]``, which the native part writes."""
         return self.kept.selector_states.of_unit(index)
 
     @property
     def choices(self) -> list[Choice]:
-        """What "auto" has chosen so far: (unit, density, algorithm, reason), same on all ranks."""
+        """The choices of "auto" so far: (unit, density, algorithm, reason), same on all ranks."""
         return self.kept.pinned.choices()
 
     def choose(self) -> None:
@@ -367,7 +368,7 @@ class SparseState:
         self.step = pickled["step"]
         self.group = None
         self.shard, self.shard_groups, self.cuts = None, (), None
-        self._copied_place = pickled.get("place")  # which a copy's state_dict() has
+        self._copied_place = pickled.get("place")  # kept for a copy's state_dict()
         self.scaler = self.rates = None
         self.kept = Kept.of_copy(self.config, pickled)
         self.diagnostics = Diagnostics()
@@ -397,7 +398,7 @@ class SparseState:
         return units, BucketSource(self, units, parameters).backward
 
     def _rated(self, named_parameters: NamedParameters) -> Mapping[str, torch.Tensor]:
-        """Return the parameters as the optimizer has them, by the names that units have."""
+        """Return the parameters that the optimizer has, by the names that units use."""
         return trained_parameters(named_parameters)
 
     def _adopt(self, layers: Sequence[Layer]) -> None:

@@ -1,4 +1,4 @@
-"""Ranks that save or load together: what they agree on, and the folder's version that counts."""
+"""Ranks that save or load together: what they agree on, and the version that counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Votes:
-    """Those of the ranks that these groups connect; of this process alone without groups.
+    """Agreement of the ranks that these groups connect; without groups, of this process alone.
 
     Every method is collective.
     """
@@ -27,7 +27,7 @@ class Votes:
         self.first = first
 
     def check_path(self, path: str) -> None:
-        """Raise ValueError if ranks were given other paths."""
+        """Raise ValueError if the ranks were given different paths."""
         failure = None
         for group in self._groups:
             said = (
@@ -42,7 +42,7 @@ class Votes:
             raise failure
 
     def all_succeed(self, do: Callable[[], T]) -> T:
-        """Do this; raise on every rank if one has failed: its error there, elsewhere its name."""
+        """Call `do`; if it failed on a rank, raise its error there, one naming it elsewhere."""
         failure: Exception | None = None
         try:
             done = do()
@@ -58,11 +58,11 @@ class Votes:
         return done
 
     def first_succeeds(self, do: Callable[[], object]) -> None:
-        """Do this on the first rank; raise on every rank if it failed."""
+        """Call `do` on the first rank; raise on every rank if it failed."""
         self.all_succeed(lambda: do() if self.first else None)
 
     def from_first(self, do: Callable[[], str]) -> str:
-        """Do this on the first rank; return its result everywhere."""
+        """Call `do` on the first rank; return its result on every rank."""
         text = self.all_succeed(do if self.first else str)
         for group in self._groups:
             texts = (each.decode().strip() for each in gathered_texts(text.encode(), group))
@@ -78,9 +78,9 @@ def save_version(
     *,
     overwrite: bool,
 ) -> None:
-    """Write a new version and make it count, or leave the folder as it is; collective.
+    """Write a new version and make it count, or leave the folder unchanged; collective.
 
-    write: this rank's part, into the folder of the version that it is given; collective. is_ours,
+    write: writes this rank's part into the version's folder that it gets; collective. is_ours,
     overwrite: see folders.remove_others, folders.begin.
     """
     version = votes.from_first(lambda: folders.begin(path, overwrite=overwrite))
@@ -96,7 +96,7 @@ def save_version(
 
 
 def load_version(path: str, votes: Votes, read: Callable[[str], T]) -> T:
-    """Return what `read` finds on this rank, given the folder that counts; collective."""
+    """Return the result of `read` on this rank, given the folder that counts; collective."""
     version: str | None = None
     failure: Exception | None = None
     while True:
