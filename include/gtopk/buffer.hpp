@@ -1,5 +1,5 @@
-// Public surface: elements in memory: pointer, count, type, and which memory it is. What
-// collectives are called with, and all that they know of a tensor.
+// Public surface: elements in memory: pointer, count, type, and which memory it is. Collectives are
+// called with these buffers, and know nothing else about a tensor.
 #pragma once
 
 #include <concepts>
@@ -16,7 +16,7 @@
 
 namespace gtopk {
 
-/// Types of C++ that are element types, too.
+/// C++ types that are also element types.
 template <class T>
 concept NativeElement = std::same_as<T, std::byte> || std::same_as<T, float> ||
                         std::same_as<T, double> || (std::integral<T> && sizeof(T) <= 8);
@@ -42,15 +42,15 @@ template <NativeElement T>
   }
 }
 
-/// The number of elements of that type in so many bytes; for an opaque type, the number of bytes.
-/// Throws Error{kInvalidArgument} if the last element is not whole.
+/// The number of elements of this type in `bytes`; for an opaque type, the number of bytes. Throws
+/// Error{kInvalidArgument} if the last element is not whole.
 [[nodiscard]] std::uint64_t elements_in(std::size_t bytes, DataType dtype);
 [[nodiscard]] std::size_t bytes_of(std::uint64_t elements, DataType dtype);
-/// Throws Error{kInvalidArgument}: so many elements, and a null pointer.
+/// Throws Error{kInvalidArgument} for a null pointer to `count` elements.
 [[noreturn]] void refuse_null(std::uint64_t count, DataType dtype);
 
-/// Void: `const void` if it is only read. Converts from contiguous ranges in host memory:
-/// all_reduce(values), broadcast(bytes, 0).
+/// `Void` is `const void` if the buffer is only read. Converts from contiguous ranges in host
+/// memory: all_reduce(values), broadcast(bytes, 0).
 template <class Void>
 struct BasicBuffer {
   using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
@@ -61,14 +61,14 @@ struct BasicBuffer {
   Memory memory;
 
   constexpr BasicBuffer() = default;
-  /// Throws Error{kInvalidArgument} for a null pointer to more than no elements.
+  /// Throws Error{kInvalidArgument} if `data` is null and `count` is not 0.
   constexpr BasicBuffer(Void* data, std::uint64_t count, DataType dtype, Memory memory = {})
       : data(data), count(count), dtype(dtype), memory(memory) {
     if (data == nullptr && count != 0) {
       refuse_null(count, dtype);
     }
   }
-  /// The elements in those bytes; throws like elements_in().
+  /// The elements in these bytes; throws like elements_in().
   BasicBuffer(BasicBytes<Byte> bytes, DataType dtype)
       : BasicBuffer(bytes.data(), elements_in(bytes.size(), dtype), dtype, bytes.memory()) {}
   template <class Range>
@@ -78,7 +78,7 @@ struct BasicBuffer {
   constexpr BasicBuffer(Range&& values)  // NOLINT(google-explicit-constructor)
       : BasicBuffer(std::ranges::data(values), std::ranges::size(values),
                     type_of<std::remove_cv_t<std::ranges::range_value_t<Range>>>()) {}
-  /// The same for reading.
+  /// Converts to a buffer that is only read.
   template <class Other>
     requires(std::same_as<const Other, Void> && !std::same_as<Other, Void>)
   constexpr BasicBuffer(const BasicBuffer<Other>& other)  // NOLINT(google-explicit-constructor)
@@ -92,8 +92,8 @@ struct BasicBuffer {
 using Buffer = BasicBuffer<void>;
 using ConstBuffer = BasicBuffer<const void>;
 
-/// A list of buffers, such as one for each rank. Converts from ranges of what a buffer converts
-/// from.
+/// A list of buffers, such as one for each rank. Converts from ranges whose elements convert to
+/// buffers.
 template <class Void>
 class BasicBuffers {
  public:
@@ -110,7 +110,7 @@ class BasicBuffers {
       list_.push_back(One(each));
     }
   }
-  /// Bytes, each of which holds elements of that type.
+  /// Converts from ranges of bytes, each of which holds elements of this type.
   template <std::ranges::input_range Range>
   BasicBuffers(const Range& list, DataType dtype) {
     for (const auto& each : list) {

@@ -1,5 +1,5 @@
-// Public surface: a collective as a value: its name, what ranks must agree on, how it is ordered,
-// and its body. collectives.hpp makes the built-in ones; yours are made the same way.
+// Public surface: a collective as a value: its name, what ranks must agree on, its order, and its
+// body. collectives.hpp makes the built-in ones; make yours the same way.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ class PerGroupState;
 }  // namespace engine
 
 /// The arguments that must be the same on every rank of a group: a collective's name and its named
-/// fields, in order. A fingerprint travels with the first messages; if fingerprints differ, the
-/// text is fetched from the peer. Names and words must live as long as the program.
+/// fields, in order. The first messages carry a fingerprint; if fingerprints differ, the text is
+/// fetched from the peer. Names and words must live as long as the program.
 class Agreement {
  public:
   static constexpr std::size_t kMaxFields = 16;
@@ -38,8 +38,8 @@ class Agreement {
   Agreement& number(std::string_view name, std::uint64_t value);
   Agreement& word(std::string_view name, std::string_view value);
   Agreement& type(std::string_view name, DataType value);
-  /// Adds a list. If all values are equal it is stored as a single number, whatever its length; at
-  /// most one list with differing values per agreement.
+  /// Adds a list. If all values are equal, it is stored as a single number, whatever its length. At
+  /// most one list per agreement may have differing values.
   Agreement& numbers(std::string_view name, std::span<const std::uint64_t> values);
 
   /// Equal for equal agreements, in every process.
@@ -72,10 +72,10 @@ class Agreement {
 enum class Ordering : std::uint8_t {
   /// Numbered in call order, which is the same on every rank; many may be in flight.
   kConcurrent,
-  /// Likewise, but starts only after all earlier collectives of this rank have ended or wait at a
-  /// gate, with nothing left to exchange.
+  /// Numbered likewise, but starts only after all earlier collectives of this rank have ended or
+  /// wait at a gate with nothing left to exchange.
   kAfterEarlier,
-  /// Point-to-point: matched by its own tag, takes no number.
+  /// Point-to-point: matched by its own tag; has no number.
   kUnnumbered,
 };
 
@@ -84,18 +84,18 @@ struct GroupShape {
   std::string_view name;
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
-  /// By rank, whether messages to and from it may lie in a device's memory; empty: nobody's may.
+  /// By rank: whether messages to and from it may lie in device memory; empty: false for all.
   std::span<const std::uint8_t> reached_from_devices{};
 
-  /// Throws Error{kInvalidArgument} if there is no such rank; `role` is for the message: "the
-  /// root".
+  /// Throws Error{kInvalidArgument} if there is no such rank. `role`, such as "the root", is for
+  /// the message.
   void check_rank(std::uint32_t other, std::string_view role) const;
-  /// Throws Error{kInvalidArgument}, in the name of `operation`, unless messages to and from that
-  /// rank, or all ranks, may lie in that memory.
+  /// Throws Error{kInvalidArgument}, naming `operation`, unless messages to and from that rank, or
+  /// all ranks, may lie in this memory.
   void check_moved(Memory memory, std::string_view operation,
                    std::optional<std::uint32_t> other = std::nullopt) const;
-  /// Throws the same for memory that `operation` reads or writes and that is not the host's; `why`
-  /// says what it does.
+  /// Throws the same error if memory that `operation` reads or writes is not the host's; `why` says
+  /// what the operation does.
   void check_host(Memory memory, std::string_view operation, std::string_view why) const;
 };
 
@@ -105,14 +105,14 @@ struct Collective {
   std::string name;
   Agreement agreement;
   Ordering ordering = Ordering::kConcurrent;
-  /// Bytes that this rank passes in or has room for; recorded if the agreement does not say.
+  /// Bytes that this rank passes in or has capacity for; recorded if the agreement does not say.
   std::uint64_t bytes = 0;
   /// Checks arguments that depend on the group; throws Error{kInvalidArgument}. May be empty.
   std::function<void(const GroupShape&)> check;
   /// Runs on the engine thread; src/engine/group_view.hpp says what it can do.
   std::function<engine::Task<void>(engine::GroupView&)> body;
-  /// Told if it has failed, on the engine thread, even if it never started: what the group keeps,
-  /// the collective's number in it, and why. May be empty.
+  /// Called on the engine thread if the collective has failed, even if it never started, with the
+  /// group's state, the collective's number in the group, and the error. May be empty.
   std::function<void(engine::PerGroupState&, std::uint64_t number, const Error&)> failed;
 };
 

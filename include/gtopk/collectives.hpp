@@ -18,14 +18,14 @@
 
 namespace gtopk {
 
-// Those that reduce take host memory only. Those that only move bytes also take a device's, where
-// the transport does (Communicator::takes), for long messages, and if nothing has to be copied
-// from one place to another on this rank.
+// Collectives that reduce take host memory only. Those that only move bytes also take device
+// memory, for long messages, if the transport does (Communicator::takes), and if nothing has to be
+// copied on this rank.
 
 /// Reduces `data` in place. `factor` is this rank's, for kPremulSum; it is rounded to the
 /// accumulation type, and each product is rounded once to dtype.
 [[nodiscard]] Collective all_reduce(Buffer data, ReduceOp op = ReduceOp::kSum, double factor = 1);
-/// The same for d elements of the host's memory.
+/// The same for d elements of host memory.
 [[nodiscard]] inline Collective all_reduce(void* data, std::uint64_t d, DataType dtype,
                                            ReduceOp op = ReduceOp::kSum, double factor = 1) {
   return all_reduce(Buffer(data, d, dtype), op, factor);
@@ -35,7 +35,7 @@ namespace gtopk {
 [[nodiscard]] Collective broadcast(Buffer data, std::uint32_t root);
 
 /// `rooms`: one buffer per rank, of any sizes, the same on all ranks, and of one type, which is
-/// compared as above; this rank's own holds its elements on entry.
+/// compared as above. On entry this rank's own buffer holds its elements.
 [[nodiscard]] Collective all_gather(const Buffers& rooms);
 
 /// `parts`: one per rank, in order, of any sizes, the same on all ranks, and of one type; not
@@ -49,24 +49,24 @@ namespace gtopk {
                                 double factor = 1);
 
 /// Sends each rank's elements, any number of one type, to the root. `rooms`: on the root one buffer
-/// per rank, of the size which that rank sends; empty elsewhere. The root's own may be `data`
-/// itself, and must be on a device.
+/// per rank, of the size that the rank sends; empty elsewhere. The root's own buffer may be `data`
+/// itself; if on a device, it must be.
 [[nodiscard]] Collective gather(ConstBuffer data, const Buffers& rooms, std::uint32_t root);
 
 /// Sends each of the root's parts, of any sizes and one type, to its rank. `parts`: on the root one
-/// per rank; empty elsewhere. `room` has the size of this rank's part; on the root it may be that
-/// part itself, and must be on a device.
+/// per rank; empty elsewhere. `room` has the size of this rank's part. On the root it may be that
+/// part itself; if on a device, it must be.
 [[nodiscard]] Collective scatter(const ConstBuffers& parts, Buffer room, std::uint32_t root);
 
 /// Sends `parts[r]`, of any size, to rank r and receives into `rooms[r]`, which has the size of
-/// what r sends to this rank; all of one type. Parts and rooms must not overlap, except that this
-/// rank's own room may be its part itself, and must be on a device.
+/// what r sends to this rank; all are of one type. Parts and rooms must not overlap, except that
+/// this rank's own room may be its part itself; if on a device, it must be.
 [[nodiscard]] Collective all_to_all(const ConstBuffers& parts, const Buffers& rooms);
 
 /// Completes when every rank has called it and this rank's earlier collectives have ended.
 [[nodiscard]] Collective barrier();
 
-/// The same under the name "monitored_barrier", so that ranks that mix the two up get an error.
+/// The same as "monitored_barrier", so that ranks that call one of each get an error.
 [[nodiscard]] Collective monitored_barrier();
 
 /// One rank's part of a sparse tensor in coordinate (COO) format: entries, each a row of values.
@@ -81,10 +81,10 @@ struct CooShape {
   std::uint32_t sparse_dimensions = 0;
   DataType dtype = DataType::kFloat32;
 
-  /// Elements of a row: the product of the dense sizes.
+  /// Elements in a row: the product of the dense sizes.
   [[nodiscard]] std::uint64_t row() const;
 };
-/// The sum: the union of all ranks' places, ascending, and a row for each.
+/// The sum: the union of all ranks' places, ascending, with one row for each.
 struct CooSum {
   std::vector<std::uint64_t> places;
   std::vector<std::byte> values;
@@ -98,19 +98,19 @@ struct CooSum {
 /// of each.
 [[nodiscard]] Collective coalesced(Collective one, std::span<const std::uint64_t> sizes);
 
-/// A point-to-point message of at most this many bytes is copied on its way, so both ends must be
+/// Point-to-point messages of at most this many bytes are copied on the way, so both ends must be
 /// in host memory.
 inline constexpr std::size_t kShortMessage = 8160;
 /// The same for a broadcast, which then takes half the steps.
 inline constexpr std::size_t kShortBroadcast = 16384;
-/// The same of all-gathers, all parts together, which then take fewer steps still.
+/// The same for all-gathers (all parts together), which then take even fewer steps.
 inline constexpr std::size_t kShortAllGather = 65536;
 
 /// Point-to-point messages, matched by (sender, tag) in call order. The receive fails if the
 /// message does not have the size of `data`; types are not compared.
 [[nodiscard]] Collective send(ConstBuffer data, std::uint32_t to, std::int32_t tag);
 [[nodiscard]] Collective recv(Buffer data, std::uint32_t from, std::int32_t tag);
-/// Receives from whichever rank sends first with that tag; sets `from` to that rank.
+/// Receives from the first rank that sends with that tag; sets `from` to that rank.
 [[nodiscard]] Collective recv_any(Buffer data, std::int32_t tag, std::uint32_t& from);
 
 /// `tensor`: the gradient on entry, the reduced gradient on return (zero where nothing was
@@ -119,7 +119,7 @@ inline constexpr std::size_t kShortAllGather = 65536;
 /// defines the result.
 [[nodiscard]] Collective sparse_all_reduce(Buffer tensor, Buffer residual,
                                            const SparseOptions& options);
-/// The same for d elements of the host's memory; `residual` may be null.
+/// The same for d elements of host memory; `residual` may be null.
 [[nodiscard]] inline Collective sparse_all_reduce(void* tensor, void* residual, std::uint64_t d,
                                                   DataType dtype, const SparseOptions& options) {
   const Buffer kept =
@@ -127,8 +127,8 @@ inline constexpr std::size_t kShortAllGather = 65536;
   return sparse_all_reduce(Buffer(tensor, d, dtype), kept, options);
 }
 
-/// The same for a tensor in several pieces of one type, in this order: one vector, with one
-/// residual. `delivered`: where to record the result's entries as well.
+/// The same for a tensor in several pieces of one type: they form one vector, in this order, with
+/// one residual. `delivered`: where to record the result's entries as well.
 [[nodiscard]] Collective sparse_all_reduce(const Buffers& tensor, Buffer residual,
                                            const SparseOptions& options,
                                            const Delivered& delivered = {});
@@ -138,19 +138,19 @@ inline constexpr std::size_t kShortAllGather = 65536;
 [[nodiscard]] Collective plan(std::uint64_t d, DataType dtype, const SparseOptions& options,
                               PlanReport& report, bool anew = false);
 
-/// The most entries that a sparse all-reduce of d elements over `ranks` ranks can deliver: the room
-/// that Delivered needs.
+/// The most entries that a sparse all-reduce of d elements over `ranks` ranks can deliver: the
+/// capacity that Delivered needs.
 [[nodiscard]] std::uint64_t most_delivered(std::uint64_t d, const SparseOptions& options,
                                            std::uint32_t ranks);
 
-/// The room that a detached call needs. nullopt if the call cannot be detached: its algorithm has
-/// no selection per rank, or no device selects like its selector (selection_rule.hpp). Throws
+/// The capacity that a detached call needs. nullopt if the call cannot be detached: its algorithm
+/// has no selection per rank, or no device selects like its selector (selection_rule.hpp). Throws
 /// Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<DetachedCapacity> detached_capacity(std::uint64_t d, DataType dtype,
                                                                 const SparseOptions& options,
                                                                 std::uint32_t ranks);
 
-/// What delivered sums are divided by, in the accumulation type.
+/// The divisor of delivered sums, in the accumulation type.
 [[nodiscard]] double detached_divisor(const SparseOptions& options, std::uint32_t ranks);
 
 /// Like sparse_all_reduce() on a tensor; options.momentum is ignored.
@@ -158,37 +158,37 @@ inline constexpr std::size_t kShortAllGather = 65536;
                                            const SparseOptions& options,
                                            const Delivered& delivered = {});
 
-/// The room of a call in which no rank selects, and whose tensor stays on a device. nullopt if it
-/// cannot stay there: its algorithm selects, or cannot use a device. Throws
+/// The capacity of a call in which no rank selects, and whose tensor stays on a device. nullopt if
+/// it cannot stay there: its algorithm selects, or cannot use a device. Throws
 /// Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<AccCapacity> acc_room(std::uint64_t d, DataType dtype,
                                                   const SparseOptions& options);
 
-/// The indices of a room that is `drawn`, ascending: room.delivered of d, of room.index_bytes each.
+/// The indices of a `drawn` capacity, ascending: room.delivered of d, each of room.index_bytes.
 void draw_indices(const AccCapacity& room, std::uint64_t d, std::uint64_t seed, void* indices);
 
-/// Like the detached one.
+/// Like sparse_all_reduce() of a Detached.
 [[nodiscard]] Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType dtype,
                                            const SparseOptions& options,
                                            const Delivered& delivered = {});
 
-/// The room of a call that leaves its algorithm to `auto`, and whose tensor stays on a device.
+/// The capacity of a call that leaves its algorithm to `auto`, and whose tensor stays on a device.
 /// nullopt if it names an algorithm, or no device selects like its selector. Throws
 /// Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<AutoCapacity> auto_room(std::uint64_t d, DataType dtype,
                                                     const SparseOptions& options,
                                                     std::uint32_t ranks);
 
-/// Like the detached one.
+/// Like sparse_all_reduce() of a Detached.
 [[nodiscard]] Collective sparse_all_reduce(const AutoOnDevice& step, std::uint64_t d,
                                            DataType dtype, const SparseOptions& options);
 
-/// Preselected entries, and room for the result. Both result spans must hold as many entries as the
-/// algorithm can deliver: min(d, k), or min(d, k * ranks) for `topk`.
+/// Preselected entries, and capacity for the result. Both result spans must hold as many entries as
+/// the algorithm can deliver: min(d, k), or min(d, k * ranks) for `topk`.
 struct Preselected {
   /// Ascending, below d; at most options.k.
   std::span<const std::uint32_t> indices;
-  /// As many; finite.
+  /// The same number; finite.
   std::span<const float> values;
   std::span<std::uint32_t> result_indices;
   std::span<float> result_values;
@@ -196,8 +196,8 @@ struct Preselected {
 };
 
 /// Only the exchange of a float32 sparse all-reduce, for measuring it without the selection. Throws
-/// Error{kInvalidArgument} for entries that are not as described; fails with it on every rank if a
-/// sum is not finite.
+/// Error{kInvalidArgument} for entries that are not as described; fails with the same error on
+/// every rank if a sum is not finite.
 [[nodiscard]] Collective exchange(const Preselected& entries, std::uint64_t d,
                                   const SparseOptions& options);
 }  // namespace gtopk

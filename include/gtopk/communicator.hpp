@@ -1,6 +1,6 @@
 // Public surface: a process, and the groups of ranks in which it runs collectives. Every call is
 // asynchronous: it checks its arguments, queues the operation and returns; `done` is called once,
-// on the engine thread. It knows no torch; src/torch_backend is one caller, the tools are others.
+// on the engine thread. It knows no torch: src/torch_backend is one caller, the tools are others.
 #pragma once
 
 #include <atomic>
@@ -31,9 +31,9 @@ class EngineThread;
 }  // namespace engine
 class FlightRecording;
 
-/// This process as a member of jobs: one engine thread, one UCX worker, shared by all its groups.
-/// Releasing the last owner waits at most 2 s for operations in flight, says goodbye to the peers,
-/// and leaves no thread, file descriptor or shared-memory segment behind.
+/// This process as a member of jobs: one engine thread and one UCX worker, shared by all its
+/// groups. Releasing the last owner waits at most 2 s for operations in flight, says goodbye to the
+/// peers, and leaves no thread, file descriptor or shared-memory segment behind.
 class Process {
  public:
   /// Throws Error{kTransport}, or Error{kInvalidArgument} if a GTOPK_ environment variable is
@@ -49,26 +49,27 @@ class Process {
   [[nodiscard]] const std::string& transport() const;
 
   /// Whether it has lost a peer that did not leave: it timed out, or the connection broke. If that
-  /// peer's process lives on, the two cannot talk through this one again; start another for groups
-  /// that may have it as a member. Asks the engine thread.
+  /// peer is still alive, the two cannot communicate through this Process again; start another one
+  /// for groups that may have the peer as a member. Asks the engine thread.
   [[nodiscard]] bool spent() const;
 
   /// The cores of the engine's thread, and the reason: "cores 0-15, node 0: eth0 is near cores
-  /// 0-15", "not bound: ...". docs/environment.md has GTOPK_BIND.
+  /// 0-15", "not bound: ...". docs/environment.md explains GTOPK_BIND.
   [[nodiscard]] const std::string& placement() const;
 
-  /// The last operations of all its groups (GTOPK_FLIGHT_RECORDER of them), as JSON: what was
-  /// called, has started and ended, and how. Any thread. docs/flight_recorder.md has the fields.
+  /// The last operations of all its groups (GTOPK_FLIGHT_RECORDER of them), as JSON: which were
+  /// called, have started and ended, and how. Any thread. docs/flight_recorder.md describes the
+  /// fields.
   [[nodiscard]] std::string flight_record() const;
 
-  /// Sets the function that makes a device current on the engine's thread. It is called there
-  /// before a device's memory is handed to the transport, and again when the device changes. If it
+  /// Sets the function that makes a device current on the engine's thread. The engine calls it
+  /// there before it hands device memory to the transport, and again when the device changes. If it
   /// throws Error, the operation fails with that. Not needed if the transport finds devices itself.
   void use(std::function<void(Memory)> make_current);
 
-  /// Sets why this process is about to leave its groups, such as an uncaught exception: errors of
-  /// other ranks that wait for it quote that. Otherwise they quote the error of its last operation,
-  /// if that failed.
+  /// Sets why this process is about to leave its groups, such as an uncaught exception. Errors of
+  /// other ranks that wait for it quote the text. Otherwise they quote the error of its last
+  /// operation, if that failed.
   void set_last_words(std::string text);
 
  private:
@@ -86,13 +87,13 @@ class Process {
 struct Meeting {
   /// The job's directory, which any number of groups may share: directory_over() of a store, or one
   /// of your own. The group keeps it to look up the addresses of ranks that this process has not
-  /// talked to yet. A group of one needs none.
+  /// communicated with yet. A group of one needs none.
   std::shared_ptr<Directory> directory{};
   std::string name = "default";
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
   std::chrono::nanoseconds timeout =
-      std::chrono::minutes(30);  ///< of the meeting, and default of every operation
+      std::chrono::minutes(30);  ///< of the meeting, and the default of operations
   /// This rank's host: ranks that give the same name share a host, whatever machine they run on. If
   /// empty, ranks with the same kernel boot id and IPC namespace share one. The environment
   /// variable GTOPK_HOST overrides both. At most 255 bytes.
@@ -101,18 +102,18 @@ struct Meeting {
 
 /// Per-call settings.
 struct Call {
-  /// Called once, on the engine thread; null means success. Must not block. What it throws is
-  /// logged.
+  /// Called once, on the engine thread; null means success. Must not block. Exceptions that it
+  /// throws are logged.
   std::function<void(std::exception_ptr)> done{};
   /// Owner of the memory; released once the network no longer uses it, if possible before `done`,
-  /// which must itself hold what it reads.
+  /// which must itself keep what it reads alive.
   std::shared_ptr<void> keepalive{};
-  /// This operation's timeout; the group's if absent.
+  /// This operation's timeout; if absent, the group's.
   std::optional<std::chrono::nanoseconds> timeout{};
   /// Decided when the memory holds what is to be sent (a copy from a device has ended). If it
   /// decides that this did not happen, the operation fails with Error{kAborted}. Later collectives
   /// of the group still start after this one, in call order; point-to-point messages do not wait.
-  /// Null: the input is there now.
+  /// Null: the input is ready.
   std::shared_ptr<Gate> input{};
 };
 
@@ -123,7 +124,7 @@ struct Call {
 class Communicator {
  public:
   /// Meets the other ranks; blocks until all are there. Throws Error{kBootstrap, kInvalidArgument};
-  /// over a store the text is the same on every rank present.
+  /// with a store, the text is the same on every rank present.
   Communicator(std::shared_ptr<Process> process, const Meeting& meeting);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -140,20 +141,20 @@ class Communicator {
   [[nodiscard]] std::vector<std::uint32_t> hosts() const;
   void set_timeout(std::chrono::nanoseconds timeout);
 
-  /// Whether messages to and from that rank may lie in memory of that kind here; never changes.
-  /// A caller that passes a device's memory must make sure that it is ready (Call::input).
+  /// Whether messages to and from that rank may lie in memory of this kind here; never changes. A
+  /// caller that passes device memory must make sure that it is ready (Call::input).
   [[nodiscard]] bool takes(Memory::Kind kind, std::uint32_t rank) const;
 
-  /// Whether a caller that waits for an operation should look for its end for some 50 us before it
-  /// sleeps: what the engine's own waits have shown last. False where ranks share cores.
+  /// Whether a caller that waits for an operation should poll for its end for some 50 us before it
+  /// sleeps, judging by the engine's own recent waits. False where ranks share cores.
   [[nodiscard]] bool polling_pays() const;
 
   /// Queues the collective and returns its number among the group's, from 1; 0 for a
   /// point-to-point message.
   std::uint64_t run(Collective collective, Call call);
 
-  /// Fails everything in flight on this rank with Error{kAborted} and ends the group; the other
-  /// ranks are told.
+  /// Fails everything in flight on this rank with Error{kAborted}, ends the group, and notifies the
+  /// other ranks.
   void abort(const std::string& reason);
 
   /// Why the group has failed; empty if it has not. Asks the engine thread.

@@ -1,7 +1,7 @@
 // Public surface: a sparse all-reduce whose tensor and residual are out of the core's reach, on a
-// device. The caller selects there, and applies there what the core computes; only lists of entries
-// are exchanged between the two, in host memory. Ranks of one group may mix detached and ordinary
-// calls. The functions are in collectives.hpp.
+// device. The caller selects there, and applies there what the core computes; the two exchange only
+// lists of entries, in host memory. Ranks of one group may mix detached and ordinary calls. The
+// functions are in collectives.hpp.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@ namespace gtopk {
 /// The outcome of a selection.
 struct SelectionReport {
   std::uint64_t kept = 0;
-  std::uint64_t dropped = 0;  ///< entries that are neither kept nor zero, of those looked at
+  std::uint64_t dropped = 0;  ///< nonzero entries among those examined that were not kept
   std::uint64_t finite = 0;   ///< 0: acc was not finite, and nothing is kept
 };
 
-/// How many entries of each kind there are to apply.
+/// How many entries of each kind are to be applied.
 struct EditCounts {
-  /// 0: the step did not happen; the tensor becomes NaN, and nothing else is applied.
+  /// If 0, the step did not happen: the tensor becomes NaN, and nothing else is applied.
   std::uint64_t happened = 0;
   std::uint64_t cleared = 0;
   std::uint64_t returned = 0;
   std::uint64_t delivered = 0;
 };
 
-/// The most entries of each list, and how wide their indices are.
+/// The most entries of each list, and the width of their indices.
 struct DetachedCapacity {
   std::uint64_t selected = 0;
   std::uint64_t cleared = 0;
@@ -35,19 +35,19 @@ struct DetachedCapacity {
   std::uint32_t index_bytes = 4;
 };
 
-/// Entries are indices (of 4 or 8 bytes) and values (of the accumulation type), in two arrays.
+/// Entries: indices (of 4 or 8 bytes) and values (of the accumulation type), in two arrays.
 struct DetachedEntries {
   void* indices = nullptr;
   void* values = nullptr;
 };
 
-/// Read when the operation starts (Call::input): the entries of acc = gradient + residual that the
-/// call's rule selects (selection_rule.hpp). Written before it ends: the edits that the caller then
-/// applies, in this order, to a residual that holds acc and a tensor of zeros.
+/// When the operation starts (Call::input), it reads the entries of acc = gradient + residual that
+/// the call's rule selects (selection_rule.hpp). Before it ends, it writes the edits that the
+/// caller then applies, in this order, to a residual that holds acc and a tensor of zeros.
 struct Detached {
   DetachedEntries selected;
   const SelectionReport* report = nullptr;
-  /// What options.state becomes if the step happens; null: zeros.
+  /// The value of options.state if the step happens; null: zeros.
   const SelectorState* next = nullptr;
 
   /// Indices at which residual and momentum become 0.

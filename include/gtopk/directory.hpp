@@ -1,6 +1,6 @@
-// Public surface: all that a group needs to know of how its ranks were started. A job with a
-// key-value store has a directory already (directory_over, key_value_store.hpp); another kind of
-// rendezvous, such as PMIx or MPI, is a Directory of its own. It knows no network.
+// Public surface: all that a group needs to know about how its ranks were started. directory_over
+// (key_value_store.hpp) makes a directory of a job's key-value store; for another kind of
+// rendezvous, such as PMIx or MPI, implement Directory. It knows no network.
 #pragma once
 
 #include <chrono>
@@ -38,27 +38,27 @@ class Directory {
   virtual ~Directory() = default;
 
   /// Makes `address` available as `name` to every process of the job, for the lifetime of this one.
-  /// No other process publishes that name; this one publishes the same pair before each of its
-  /// meetings, and when it leaves, in its place, that it has left. A directory that cannot replace
-  /// a value may ignore the latter: then processes that have not talked to this one before take
-  /// longer to find out. Throws Error{kBootstrap}.
+  /// No other process publishes that name. This process publishes the same pair before each of its
+  /// meetings, and when it leaves it publishes instead that it has left. A directory that cannot
+  /// replace a value may ignore the latter: then processes that have not communicated with this one
+  /// before take longer to find out. Throws Error{kBootstrap}.
   virtual void publish(std::string_view name, std::string_view address) = 0;
 
-  /// What was last published under `name`; nullopt if `at_most` passes first. Called when two ranks
-  /// first talk, and again while one of them waits for the first answer of the other, on a thread
-  /// that may block. Throws Error{kBootstrap} if the directory fails.
+  /// The value last published under `name`; nullopt if `at_most` passes first. Called when two
+  /// ranks first communicate, and again while one of them waits for the other's first answer, on a
+  /// thread that may block. Throws Error{kBootstrap} if the directory fails.
   [[nodiscard]] virtual std::optional<std::string> lookup(std::string_view name,
                                                           std::chrono::nanoseconds at_most) = 0;
 
   /// Blocks until every rank of the group has called it; returns all cards by rank, the same on
   /// every rank and never a card of an earlier run. Groups of different names may meet at the same
-  /// time; one of the same name may meet again, with the same ranks or others. Not called for a
+  /// time; a group of the same name may meet again, with the same or other ranks. Not called for a
   /// group of one. Throws Error{kBootstrap} naming the missing ranks after `at_most`.
   [[nodiscard]] virtual std::vector<std::string> meet(const Presence& self,
                                                       std::chrono::nanoseconds at_most) = 0;
 
   /// Equal for directories that share what is published, such as those of several groups over one
-  /// store: a process that leaves publishes that once.
+  /// store: a process publishes once that it leaves.
   [[nodiscard]] virtual const void* place() const { return this; }
 };
 

@@ -10,8 +10,8 @@
 namespace gtopk {
 
 enum class ErrorKind : std::uint8_t {
-  kInvalidArgument,  ///< found locally, before anything was sent; the group works on
-  kMismatch,         ///< ranks called with different arguments; the group works on
+  kInvalidArgument,  ///< found locally, before anything was sent; the group stays usable
+  kMismatch,         ///< ranks called with different arguments; the group stays usable
   kTimeout,          ///< the operation's deadline passed
   kPeerFailed,       ///< a rank died or does not answer; the group has failed
   kAborted,          ///< this process or the group was shut down
@@ -42,14 +42,15 @@ enum class ErrorKind : std::uint8_t {
   return "unknown";
 }
 
-/// What was expected, what was seen, on which rank, in which operation, and what to do about it.
+/// Says what was expected, what was seen, on which rank, in which operation, and what to do about
+/// it.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, bool ended_group = false)
       : std::runtime_error(message), kind_(kind), ended_group_(ended_group) {}
 
   [[nodiscard]] ErrorKind kind() const { return kind_; }
-  /// The operation failed because its group did: no later one of the group can succeed.
+  /// The operation failed because its group did: no later operation of the group can succeed.
   [[nodiscard]] bool ended_group() const { return ended_group_; }
 
  private:

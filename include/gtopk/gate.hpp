@@ -1,5 +1,5 @@
-// Public surface: a gate, at which operations wait for each other before they commit, so that
-// either all parts of a step happen or none does.
+// Public surface: a gate at which operations wait for each other before they commit, so that either
+// all parts of a step happen or none does.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace gtopk {
 
 /// Expects a number of arrivals: one per operation that was given the gate, and one arrive() for
 /// each part of the step that is reduced elsewhere. The last arrival decides for all: the step has
-/// happened if every part was finite. An operation that fails, or is never run, counts as not
+/// happened if every part was finite. An operation that fails, or never runs, counts as not
 /// happened. Thread-safe.
 class Gate {
  public:
@@ -25,15 +25,16 @@ class Gate {
   ~Gate() = default;
 
   [[nodiscard]] std::uint32_t arrivals() const { return arrivals_; }
-  /// Reports one part; `happened`: it was finite on every rank. A no-op once all have arrived.
+  /// Reports one part; `happened`: whether it was finite on every rank. A no-op once all have
+  /// arrived.
   void arrive(bool happened);
-  /// No more arrivals: an undecided gate decides that the step has not happened. Returns the
-  /// verdict; idempotent.
+  /// Ends arrivals: an undecided gate decides that the step has not happened. Returns the verdict;
+  /// idempotent.
   bool shut();
   /// Whether the step has happened; nullopt while parts are missing.
   [[nodiscard]] std::optional<bool> verdict() const;
 
-  // For the engine.
+  // Used by the engine.
   using Waiters = std::list<std::function<void()>>;
   /// Calls `then` on the deciding thread unless forget() comes first; at once if already decided.
   [[nodiscard]] Waiters::iterator when_decided(std::function<void()> then);

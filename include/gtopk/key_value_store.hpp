@@ -1,5 +1,5 @@
 // Public surface: a small shared key-value store of bytes, the least that ranks need to find each
-// other. torch's Store and gtopk's TCP rendezvous are such stores; to write your own, implement
+// other. torch's Store and gtopk's TCP rendezvous are such stores. To write your own, implement
 // four functions; directory_over() does the rest. It knows no ranks.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace gtopk {
 
-/// Thread-safe; a call that waits may block the others.
+/// Thread-safe; a call that waits may block others.
 class KeyValueStore {
  public:
   KeyValueStore() = default;
@@ -35,15 +35,15 @@ class KeyValueStore {
   /// Like find(), but throws Error{kBootstrap} with the key and the seconds waited on a timeout.
   [[nodiscard]] std::string get(std::string_view key, std::chrono::nanoseconds at_most);
 
-  /// Adds `delta` to the counter `key` (0 before its first add) and returns the sum. Counters and
-  /// values are two dictionaries: get() does not see a counter. Throws Error{kBootstrap}.
+  /// Adds `delta` to the counter `key` (initially 0) and returns the sum. Counters and values are
+  /// two dictionaries: get() does not see a counter. Throws Error{kBootstrap}.
   virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
 
-  /// Removes the value and the counter `key` if the store can. Best effort: fails silently.
+  /// Removes the value and the counter of `key` if the store can. Best effort: fails silently.
   virtual void remove(std::string_view key) = 0;
 };
 
-/// A directory over a store that all ranks of the job share; groups are told apart by name. The
+/// A directory over a store that all ranks of the job share; group names separate the groups. The
 /// store may hold keys left by earlier runs. meet() throws the same error on every rank present,
 /// naming the missing ones.
 [[nodiscard]] std::shared_ptr<Directory> directory_over(std::shared_ptr<KeyValueStore> job);

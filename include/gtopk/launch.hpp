@@ -17,8 +17,8 @@ namespace gtopk {
 struct LaunchEnvironment {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
-  std::string host;        ///< rank 0's
-  std::uint16_t port = 0;  ///< of its store
+  std::string host;        ///< of rank 0
+  std::uint16_t port = 0;  ///< of rank 0's store
   bool pmix = false;       ///< host and port come from PMIx, once rank 0 has joined
   /// This rank's number on its host, and how many ranks run there, if the launcher says so.
   std::optional<std::uint32_t> local_rank{};
@@ -27,18 +27,18 @@ struct LaunchEnvironment {
 
 /// Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the port is MASTER_PORT + 2 if torchrun's
 /// agent serves torch's store at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True). If RANK is not
-/// set, asks the launcher. Throws Error{kBootstrap} naming the missing or invalid variable, and why
-/// the launcher could not be asked.
+/// set, asks the launcher. Throws Error{kBootstrap}, naming the missing or invalid variable, and
+/// why the launcher could not be asked.
 [[nodiscard]] LaunchEnvironment launch_environment();
 
 /// The same from the launcher alone, ignoring RANK and WORLD_SIZE: from the PMIx server that
-/// started this process, or, where none did, from the variables that srun sets for a step's tasks.
-/// In a step the host is the first of the step's, and the port follows from the numbers of job and
-/// step; MASTER_ADDR and MASTER_PORT override them. Throws Error{kBootstrap} if no launcher has
-/// numbered this process.
+/// started this process or, if there is none, from the variables that srun sets for a step's tasks.
+/// In a step the host is the step's first, and the port follows from the numbers of job and step;
+/// MASTER_ADDR and MASTER_PORT override them. Throws Error{kBootstrap} if no launcher has numbered
+/// this process.
 [[nodiscard]] LaunchEnvironment launcher_environment();
 
-/// Whether there are signs of such a launcher. Throws Error{kBootstrap} for srun's variables that
+/// Whether there are signs of such a launcher. Throws Error{kBootstrap} if srun's variables
 /// contradict one another.
 [[nodiscard]] bool has_launcher();
 
@@ -47,16 +47,16 @@ struct LaunchEnvironment {
 /// them to leave. Ranks that have left, including rank 0, may join again in any order. The others
 /// connect at first use, retrying for `at_most`, which also limits each set and add. With PMIx they
 /// first wait up to `at_most` for rank 0 to join. Rank 0 accepts only clients that know the job's
-/// secret (GTOPK_SECRET, GTOPK_SECRET_FILE; with PMIx, one that rank 0 draws), or everybody if
-/// there is none. Throws Error{kBootstrap}.
+/// secret (GTOPK_SECRET, GTOPK_SECRET_FILE; with PMIx, a secret that rank 0 draws), or all clients
+/// if there is none. Throws Error{kBootstrap}.
 [[nodiscard]] std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
                                                              std::chrono::nanoseconds at_most);
 
-/// Whether GTOPK_SECRET or GTOPK_SECRET_FILE gives the job a secret, which protects no other store
-/// than join_rendezvous()'s. Throws Error{kBootstrap} for an invalid one.
+/// Whether GTOPK_SECRET or GTOPK_SECRET_FILE gives the job a secret. It protects only the store of
+/// join_rendezvous(). Throws Error{kBootstrap} for an invalid one.
 [[nodiscard]] bool has_job_secret();
 
-/// The job's directory over that store. With PMIx the processes' addresses are in PMIx itself, and
+/// The job's directory over that store. With PMIx, the processes' addresses are in PMIx itself, and
 /// fetched one by one when needed.
 [[nodiscard]] std::shared_ptr<Directory> join_job(const LaunchEnvironment& environment,
                                                   std::chrono::nanoseconds at_most);
@@ -67,7 +67,7 @@ struct ServiceAddress {
   std::uint16_t port = 0;
 };
 
-/// In a job started by PMIx, finds a service of the caller's on rank 0, such as torch's store. Rank
+/// Finds a service of the caller's on rank 0, such as torch's store, in a job started by PMIx. Rank
 /// 0 passes the service's port, which must not change during the job; the others pass 0 and get
 /// that port with an address of rank 0 that they can reach. Throws Error{kBootstrap}.
 [[nodiscard]] ServiceAddress find_service(std::uint16_t port, std::chrono::nanoseconds at_most);

@@ -1,5 +1,5 @@
-// Public surface: where memory lies, and bytes in it. A device's memory cannot be read or written
-// here, only handed on.
+// Public surface: where memory lies, and bytes in it. Device memory cannot be read or written here,
+// only passed on.
 #pragma once
 
 #include <concepts>
@@ -15,7 +15,7 @@ struct Memory {
   enum class Kind : std::uint8_t { kHost, kCuda };
 
   Kind kind = Kind::kHost;
-  std::int16_t device = 0;  ///< of kCuda: its index in this process
+  std::int16_t device = 0;  ///< for kCuda: its index in this process
 
   [[nodiscard]] constexpr bool is_host() const { return kind == Kind::kHost; }
   friend constexpr bool operator==(Memory, Memory) = default;
@@ -37,12 +37,12 @@ class BasicBytes {
   constexpr BasicBytes() = default;
   constexpr BasicBytes(Byte* data, std::size_t size, Memory memory = {})
       : data_(data), size_(size), memory_(memory) {}
-  /// The host's.
+  /// Converts from contiguous ranges in host memory.
   template <class Range>
     requires std::convertible_to<Range, std::span<Byte>>
   constexpr BasicBytes(Range&& bytes)  // NOLINT(google-explicit-constructor)
       : BasicBytes(std::span<Byte>(bytes), Memory{}) {}
-  /// The same for reading.
+  /// Converts to bytes that are only read.
   template <class Other>
     requires(std::same_as<const Other, Byte> && !std::same_as<Other, Byte>)
   constexpr BasicBytes(BasicBytes<Other> other)  // NOLINT(google-explicit-constructor)
@@ -52,9 +52,9 @@ class BasicBytes {
   [[nodiscard]] constexpr std::size_t size() const { return size_; }
   [[nodiscard]] constexpr bool empty() const { return size_ == 0; }
   [[nodiscard]] constexpr Memory memory() const { return memory_; }
-  /// To be read or written here; the memory must be the host's.
+  /// The bytes, to be read or written here; the memory must be the host's.
   [[nodiscard]] constexpr std::span<Byte> host() const { return {data_, size_}; }
-  /// begin + size <= this->size().
+  /// Requires begin + size <= this->size().
   [[nodiscard]] constexpr BasicBytes subspan(std::size_t begin, std::size_t size) const {
     return {data_ + begin, size, memory_};
   }

@@ -1,6 +1,6 @@
-// Public surface: the metrics of a group in one table: names, units, what each means, and how
-// figures of several groups or ranks combine. C++'s Statistics, Python's gtopk.stats() and the docs
-// are generated from it.
+// Public surface: the metrics of a group in one table: names, units, descriptions, and how figures
+// of several groups or ranks combine. C++'s Statistics, Python's gtopk.stats() and the docs are
+// generated from it.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace gtopk {
 
-/// What a group has done since it was created. Bytes and messages are this rank's, headers
-/// included. kMetrics describes each figure.
+/// What a group has done since it was created. Bytes and messages are this rank's, including
+/// headers. kMetrics describes each figure.
 struct Statistics {
   std::uint64_t operations = 0;
   std::uint64_t messages_sent = 0;
@@ -48,7 +48,7 @@ enum class Adding : std::uint8_t { kSum, kMaximum };
 
 struct MetricInfo {
   std::string_view name;
-  std::string_view unit;  ///< in UCUM's letters: "1", "By", "s"
+  std::string_view unit;  ///< in UCUM's notation: "1", "By", "s"
   std::string_view description;
   Adding adding;
   /// The member that holds the figure; one of the two is null.
@@ -58,7 +58,7 @@ struct MetricInfo {
   std::string_view phase;
 };
 
-/// By Metric.
+/// Indexed by Metric.
 inline constexpr std::array<MetricInfo, 12> kMetrics = {{
     {"operations", "1", "Operations begun: collectives, sends and receives.", Adding::kSum,
      &Statistics::operations, nullptr, ""},

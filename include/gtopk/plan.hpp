@@ -11,8 +11,8 @@ namespace gtopk {
 
 /// The cost of a message between two ranks, in nanoseconds.
 struct LinkCosts {
-  double message = 0;  ///< alpha: an empty message, one way, until its receiver goes on
-  double byte = 0;     ///< beta: each byte
+  double message = 0;  ///< alpha: an empty message, one way, until its receiver continues
+  double byte = 0;     ///< beta: per byte
 };
 
 /// Costs in a job, in nanoseconds: messages on its links, arithmetic on its slowest rank.
@@ -54,7 +54,7 @@ struct Prediction {
   /// Messages on the critical path.
   std::uint64_t messages = 0;
   double bytes = 0;
-  /// Bytes that the busiest host's link carries meanwhile, for all its ranks.
+  /// Bytes on the busiest host's link during the call, for all its ranks.
   double host_bytes = 0;
 };
 

@@ -7,9 +7,9 @@
 
 namespace gtopk {
 
-/// The statistics of all groups that this process has been in since it started, also of those that
-/// have ended and of earlier Processes, added up as kMetrics says. Nullopt if it has been in none.
-/// Any thread. A forked child begins anew.
+/// The statistics of all groups that this process has been in since it started, including those
+/// that have ended and those of earlier Processes, combined as kMetrics says. Nullopt if it has
+/// been in none. Any thread. A forked child starts from zero.
 [[nodiscard]] std::optional<Statistics> process_statistics();
 
 }  // namespace gtopk

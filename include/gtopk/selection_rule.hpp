@@ -1,5 +1,5 @@
-// Public surface: how a rank's own entries are found, in numbers: what a device needs in order to
-// find them as the selector's own code does. See detached.hpp and docs/algorithms.md.
+// Public surface: how a rank finds its own entries, in numbers: what a device needs to find the
+// same entries as the selector's own code. See detached.hpp and docs/algorithms.md.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct SelectionRule {
 
   Kind kind = Kind::kExact;
   std::uint64_t k = 0;
-  /// The most entries that are found.
+  /// The largest number of entries found.
   std::uint64_t most = 0;
   double quantile = 0;
   std::uint64_t stride = 0;

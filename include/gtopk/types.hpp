@@ -35,7 +35,7 @@ enum class DataType : std::uint8_t {
   kComplex128,
 };
 
-/// A type unknown to the core, which only moves it: `code`, below 128, is the caller's choice.
+/// A type unknown to the core, which only moves it. The caller chooses `code`, below 128.
 [[nodiscard]] constexpr DataType opaque_type(std::uint8_t code) {
   return static_cast<DataType>(code | 128U);
 }
@@ -59,7 +59,7 @@ enum class ReduceOp : std::uint8_t {
   kPremulSum,  ///< the sum of each rank's elements times that rank's factor
 };
 
-/// What ReduceOp::kAvg of a sparse all-reduce divides a sum by.
+/// The divisor of a sum for ReduceOp::kAvg of a sparse all-reduce.
 enum class MeanOver : std::uint8_t {
   kRanks,         ///< the number of ranks
   kContributors,  ///< at each index, the number of ranks that sent it
@@ -68,10 +68,11 @@ enum class MeanOver : std::uint8_t {
 /// Where a value goes that was selected but not delivered.
 enum class PutBack : std::uint8_t { kOwn, kMerged };
 
-/// What the result must guarantee, strictest first; each also accepts the algorithms above it, but
-/// for `dense` on a wire that rounds, whose sums are not exact: only kDense and kAny accept that.
+/// What the result must guarantee, strictest first. Each also accepts the algorithms above it,
+/// except `dense` on a wire that rounds, whose sums are not exact: only kDense and kAny accept
+/// that.
 enum class Semantics : std::uint8_t {
-  kDense,     ///< all coordinates in every step: `dense`, whatever the wire
+  kDense,     ///< all elements in every step: `dense`, whatever the wire
   kExactSum,  ///< at each delivered index, the sum of all values selected there
   kGtopk,     ///< gTop-k's: partial sums may be left out on the way up the tree
   kAny,       ///< any algorithm that loses no mass
@@ -103,7 +104,7 @@ enum class Semantics : std::uint8_t {
 [[nodiscard]] std::uint64_t selection_size(std::uint64_t d, double density, std::uint64_t block);
 
 /// What a selector keeps from one step of a tensor to the next, besides the residual. Zeros:
-/// nothing yet. The meaning of the numbers is private to the selector.
+/// nothing yet. Only the selector knows the meaning of the numbers.
 struct SelectorState {
   std::array<double, 4> numbers{};
 };
@@ -121,13 +122,13 @@ struct SparseOptions {
   std::string wire = "lossless";
   PutBack put_back = PutBack::kOwn;
   ReduceOp op = ReduceOp::kSum;
-  /// Of `op` kAvg. kContributors takes an algorithm that delivers whole sums of selections: `topk`,
-  /// `exact`. How many ranks are in each sum then travels with the lists.
+  /// For `op` kAvg. kContributors needs an algorithm that delivers whole sums of selections:
+  /// `topk`, `exact`. The lists then carry the number of ranks in each sum.
   MeanOver mean = MeanOver::kRanks;
   /// Seeds the indices of `random-k` and the hashes of `sketch`; the same on all ranks. If unset,
-  /// the call's number in its group, so that each call draws differently.
+  /// it is the call's number in its group, so that each call draws differently.
   std::optional<std::uint64_t> seed = std::nullopt;
-  /// Instead of k: a fraction in (0, 1]; k = selection_size(d, density). 0: use `k`.
+  /// A fraction in (0, 1] instead of k; k = selection_size(d, density). 0: use `k`.
   double density = 0;
   /// Elements per block, for the selector `block`.
   std::uint64_t block = 4096;
@@ -141,25 +142,26 @@ struct SparseOptions {
   /// inverse (for AVG: 2^32 times that) is finite in the accumulation type. This is the loss scale
   /// when the gradients were divided by it beforehand. Residuals are not scaled.
   double scale = 1;
-  /// d elements of the accumulation type, or null: the caller's momentum, already included in the
-  /// gradient. Set to zero at each index whose residual was cleared because this rank sent it;
+  /// The caller's momentum, already included in the gradient: d elements of the accumulation type,
+  /// or null. Set to zero at each index whose residual was cleared because this rank sent it;
   /// untouched by `dense`. Momentum factor masking of DGC (Lin et al., arXiv 1712.01887).
   void* momentum = nullptr;
-  /// Waited for between exchange and commit: see gtopk/gate.hpp. Null: do not wait.
+  /// The gate to wait for between exchange and commit, see gtopk/gate.hpp. Null: do not wait.
   std::shared_ptr<Gate> gate = nullptr;
 };
 
 /// Where a sparse all-reduce records what it delivered, for a caller whose tensor may be
 /// overwritten before it knows whether to keep the result: the indices of the final set and their
-/// sums, before division and rounding to the tensor's type. A step that did
-/// not happen writes nothing.
+/// sums, before division and rounding to the tensor's type. A step that did not happen writes
+/// nothing.
 struct Delivered {
   /// `room` elements; untouched by `dense`, which delivers all d elements in order.
   std::int64_t* indices = nullptr;
   /// `room` elements of the accumulation type; null: record nothing.
   void* values = nullptr;
-  /// At least most_delivered(), which is min(d, s), with s the most entries that a rank selects (k,
-  /// or what docs/algorithms.md says of the selector); for `topk` min(d, s * ranks), for `dense` d.
+  /// At least most_delivered(), which is min(d, s), where s is the most entries that a rank selects
+  /// (k, or what docs/algorithms.md says of the selector); for `topk` min(d, s * ranks), for
+  /// `dense` d.
   std::uint64_t room = 0;
 };
 
@@ -172,7 +174,7 @@ struct Choice {
 [[nodiscard]] std::vector<Choice> algorithms();
 [[nodiscard]] std::vector<Choice> selectors();
 [[nodiscard]] std::vector<Choice> wires();
-/// The algorithms under which each rank selects entries of its own.
+/// The algorithms with which each rank selects its own entries.
 [[nodiscard]] std::vector<Choice> selecting_algorithms();
 /// The algorithms whose cost is predicted: `auto` picks one of them.
 [[nodiscard]] std::vector<Choice> predicted_algorithms();
