@@ -38,8 +38,8 @@ void check_pieces(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-/// Empty, or {indices, values} of equal length; `dense` has no indices to note. Their memory is
-/// added to `at`.
+/// Empty, or {indices, values} of equal length; `dense` has no indices to record. Their memory is
+/// appended to `at`.
 Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
                        const std::string& algorithm, std::vector<Contiguous>& at) {
   if (delivered.empty()) {
@@ -62,7 +62,7 @@ Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
           static_cast<std::uint64_t>(values.numel())};
 }
 
-/// A selector's state in a tensor's memory.
+/// The selector state in a tensor's memory.
 SelectorState* numbers_of(const at::Tensor& state) {
   static constexpr auto kNumbers =
       static_cast<std::int64_t>(std::tuple_size_v<decltype(SelectorState::numbers)>);
@@ -176,7 +176,7 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
     rooms.push_back(part_of(all, begin, room));
   }
   const Bytes own = rooms[static_cast<std::size_t>(rank_)].bytes();
-  // FSDP gathers from the output itself; then nothing needs copying.
+  // FSDP gathers from the output itself, so nothing needs copying.
   const bool there = lies_in_order(input) && own.data() == input.const_data_ptr();
   if (!there && !at.tensor.device().is_cpu()) {
     copy_elements(at.memory.view(-1).narrow(0, rank_ * input.numel(), input.numel()), input);
@@ -218,7 +218,7 @@ WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag
   const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "send");
   const Contiguous at = contiguous(tensor, staging_of(tensor, to));
-  // Only held: nothing is copied back.
+  // The memory is only held; nothing is copied back.
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SEND, "gtopk:send", tensors,
                                              std::vector{Contiguous{at.memory, at.memory}},
                                              std::vector<at::Tensor>{});
@@ -245,7 +245,8 @@ WorkPointer GtopkBackend::recvAnysource(std::vector<at::Tensor>& tensors, int ta
   const Contiguous at = room(tensor, "recv", staging_of(tensor));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECVANYSOURCE, "gtopk:recvAnySource",
                                              tensors, std::vector{at}, tensors);
-  std::uint32_t& source = work->source();  // the engine keeps the Work until the operation is gone
+  std::uint32_t& source = work->source();  // the engine keeps the Work until the operation is
+                                           // destroyed
   return run(std::move(work), c10d::kUnsetTimeout,
              [&] { return recv_any(at.buffer(type_to_move(tensor)), tag, source); });
 }
@@ -264,7 +265,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     d += static_cast<std::uint64_t>(tensor.numel());
   }
   const DataType type = data_type(tensors.front());
-  // Checks an accumulator beside the tensor.
+  // Checks an accumulator that accompanies the tensor.
   const auto check_kept = [&](const at::Tensor& kept, const char* name) {
     check_dense(kept, (std::string("sparse_all_reduce's ") + name).c_str());
     TORCH_CHECK_VALUE(kept.device() == tensors.front().device(), "gtopk: the ", name,
@@ -352,7 +353,7 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
 PlanReport GtopkBackend::plan(std::uint64_t d, const at::Tensor& like, const SparseOptions& options,
                               bool anew) {
   const DataType type = data_type(like);
-  // Shared with the operation, which may outlast the wait for it.
+  // The operation shares it, and may outlast the wait.
   const auto report = std::make_shared<PlanReport>();
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::UNKNOWN, "gtopk:plan",
                                              std::vector<at::Tensor>{}, std::vector<Contiguous>{},

@@ -25,26 +25,26 @@ namespace gtopk::torch_backend {
 class SparseOnDevice;
 struct DeviceTensors;
 
-/// What goes along with a call of the core.
+/// Optional extras of a call of the core.
 struct CallExtras {
-  std::uint64_t* number = nullptr;    ///< becomes the collective's; of tensors on a device only
-  std::shared_ptr<void> keepalive{};  ///< owns memory, beside the Work
+  std::uint64_t* number = nullptr;    ///< set to the collective's number; only for device tensors
+  std::shared_ptr<void> keepalive{};  ///< owns memory, in addition to the Work
 };
 
 class GtopkBackend final : public c10d::Backend {
  public:
-  /// Of a new backend.
+  /// Options of a new backend.
   struct BackendOptions {
     c10::intrusive_ptr<c10d::Store> store;
     int rank;
     int size;
     std::chrono::milliseconds timeout;
     std::string group_name;
-    bool reconfigurable = false;  ///< meets nobody before reconfigure()
+    bool reconfigurable = false;  ///< meets no rank before reconfigure()
   };
-  /// Meets the other ranks; blocks. Call without the GIL. Numbered() knows it by its number.
+  /// Meets the other ranks; blocks. Call without the GIL. numbered() finds it by its number.
   [[nodiscard]] static c10::intrusive_ptr<GtopkBackend> make(const BackendOptions& options);
-  /// Never null: throws DistBackendError for a backend that is gone.
+  /// Never null: throws DistBackendError for a backend that no longer exists.
   [[nodiscard]] static c10::intrusive_ptr<GtopkBackend> numbered(std::int64_t number);
   [[nodiscard]] static std::vector<c10::intrusive_ptr<GtopkBackend>> living();
   explicit GtopkBackend(const BackendOptions& options);
@@ -55,7 +55,7 @@ class GtopkBackend final : public c10d::Backend {
   ~GtopkBackend() override;
 
   const std::string getBackendName() const override { return "gtopk"; }
-  /// A copy: torch writes into what it gives to split().
+  /// A copy, as torch writes into what it passes to split().
   c10::intrusive_ptr<Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
 #if TORCH_VERSION_MINOR >= 14
@@ -109,8 +109,8 @@ class GtopkBackend final : public c10d::Backend {
                                          std::vector<std::vector<at::Tensor>>& inputs,
                                          const c10d::ScatterOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
-  /// A barrier whose timeout names all missing ranks, on every rank present; `wait_all_ranks`
-  /// therefore changes nothing. Blocks.
+  /// A barrier whose timeout names all missing ranks, on every rank present, so `wait_all_ranks`
+  /// changes nothing. Blocks.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
@@ -118,18 +118,19 @@ class GtopkBackend final : public c10d::Backend {
 
   // A window: operations called in it start at once, and endCoalescing() returns one Work for all
   // of them. A nested start joins the open window, and the first end closes it. After a call that
-  // raised, the window goes on, but a start leaves it and opens another.
+  // raised, the window stays open, but a new start leaves it and opens another.
   //
-  // supportsCoalescing() stays false: torch would open a window for each batch_isend_irecv(). While
-  // it is open, torch puts aside what any thread calls in the group; if the batch raises, it does
-  // so for ever, and later collectives return without having run.
+  // supportsCoalescing() stays false: otherwise torch would open a window for each
+  // batch_isend_irecv(). While it is open, torch puts aside what any thread calls in the group. If
+  // the batch raises, torch does so forever, and later collectives return without having run.
   void startCoalescing() override;
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
 
-  /// See gtopk.sparse_all_reduce. Several tensors are one vector in pieces, each contiguous; the
+  /// See gtopk.sparse_all_reduce. Several tensors, each contiguous, are pieces of one vector; the
   /// residual then has one dimension. `delivered`: {indices, values} that record the result, see
   /// gtopk::Delivered; int64 and the accumulation type. `state`: the numbers of a SelectorState,
-  /// instead of options.state. `momentum`: instead of options.momentum, shaped like the residual.
+  /// used instead of options.state. `momentum`: used instead of options.momentum, shaped like the
+  /// residual.
   c10::intrusive_ptr<c10d::Work> sparse_all_reduce(const std::vector<at::Tensor>& tensors,
                                                    const std::optional<at::Tensor>& residual,
                                                    SparseOptions options,
@@ -138,17 +139,17 @@ class GtopkBackend final : public c10d::Backend {
                                                    const std::optional<at::Tensor>& state,
                                                    const std::optional<at::Tensor>& momentum);
 
-  /// See gtopk.plan; `like` has the type of what is to be reduced. Blocks.
+  /// See gtopk.plan; `like` has the type of what will be reduced. Blocks.
   [[nodiscard]] PlanReport plan(std::uint64_t d, const at::Tensor& like,
                                 const SparseOptions& options, bool anew);
   /// The report of the last `auto` to end.
   [[nodiscard]] std::optional<PlanReport> last_plan();
 
-  /// COMM_ERROR or TIMEOUT once the group has failed, for example because a rank died. A mismatch,
-  /// which a group survives, does not count.
+  /// COMM_ERROR or TIMEOUT once the group has failed, for example because a rank died. A mismatch
+  /// does not count, as a group survives it.
   c10d::ErrorType getError() override;
 
-  // A backend for some of the ranks, in a given order: they meet in the store, the others get null
+  // A backend for some of the ranks, in a given order: they meet in the store; the others get null
   // at once. A group bound to a device makes its subgroups with new_group(): torch would call a
   // method that backends outside torch cannot have.
   bool supportsSplitting() const override { return !getBoundDeviceId().has_value(); }
@@ -160,16 +161,16 @@ class GtopkBackend final : public c10d::Backend {
                                     const int& size) override;
 
 #if TORCH_VERSION_MINOR >= 14
-  // Replaces the group's ranks by others, or by the same again: operations in flight end with an
-  // error, and collectives are numbered from the start. A handle is a random name; ranks meet in
-  // the store under the uuid.
+  // Replaces the group's ranks by others, or by the same again: operations in flight fail, and
+  // numbering of collectives restarts. A handle is a random name; ranks meet in the store under the
+  // uuid.
   bool supportsReconfigure() const override { return backend_options_.reconfigurable; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override;
   c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override;
 #endif
 
-  // Hooks. Those of abort run on the thread that calls it, or before the Work whose failure ended
-  // the group has ended.
+  // Hooks. Abort hooks run on the thread that calls abort(), or before the Work that ended the
+  // group by its failure has ended.
 #if TORCH_VERSION_MINOR >= 14
   void registerAbortHook(int64_t id, std::function<void()> hook) override {
     state_->add_abort_hook(id, std::move(hook));
@@ -193,14 +194,14 @@ class GtopkBackend final : public c10d::Backend {
   void shutdown() override;
   /// See Process::set_last_words.
   void set_last_words(const std::string& text);
-  /// When only weak references remain: numbered()'s goes, which would keep the store and hooks.
+  /// Called when only weak references remain: drops numbered()'s, which would keep store and hooks.
   void release_resources() override;
 
   /// Unique among this process's backends, and never reused.
   [[nodiscard]] std::int64_t number() const { return number_; }
   [[nodiscard]] Statistics statistics();
   [[nodiscard]] std::string transport();
-  /// See Process::flight_record(): of all groups of this process.
+  /// See Process::flight_record(); covers all groups of this process.
   [[nodiscard]] std::string flight_record();
 
  private:
@@ -211,73 +212,74 @@ class GtopkBackend final : public c10d::Backend {
         : runtime(std::move(running)), communicator(runtime->process, meeting) {}
 
     std::shared_ptr<Runtime> runtime;
-    Communicator communicator;  // ends first
+    Communicator communicator;  // destroyed first
   };
 
-  /// Meets so many ranks in the store.
+  /// Meets `size` ranks in the store.
   [[nodiscard]] std::shared_ptr<Membership> join(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const std::string& name, int rank, int size,
                                                  std::chrono::milliseconds timeout) const;
-  /// What this rank holds of the group, or an error that says that the group is gone.
+  /// This rank's membership; throws an error if this rank is no longer a member.
   [[nodiscard]] std::shared_ptr<Membership> membership();
   /// Throws unless this rank is still a member; call with mutex_ held.
   void check_member() const;
-  /// The same for a call that has waited: also unless the group is the one it was called in.
+  /// The same for a call that has waited: also throws if this is no longer the group it was called
+  /// in.
   void check_same_member(const std::shared_ptr<Membership>& member) const;
   void check_not_forked() const;
   /// All-reduces sparse COO tensors.
   c10::intrusive_ptr<c10d::Work> allreduce_coo(std::vector<at::Tensor>& tensors,
                                                const c10d::AllreduceOptions& opts);
-  /// Null for tensors that are not on a device, or are copied from there.
+  /// Null for tensors that are not on a device, or that are staged through host memory.
   [[nodiscard]] std::shared_ptr<SparseOnDevice> on_device(const DeviceTensors& tensors,
                                                           const SparseOptions& options) const;
   c10::intrusive_ptr<c10d::Work> sparse_all_reduce_on_device(
       const std::shared_ptr<SparseOnDevice>& step, const DeviceTensors& tensors,
       const SparseOptions& options, std::chrono::milliseconds timeout,
       const std::vector<at::Tensor>& delivered, std::vector<Contiguous> at);
-  /// Whether the transport takes a device's memory, for messages with that rank or all.
+  /// Whether the transport takes device memory, for messages with that rank or with all.
   [[nodiscard]] bool takes_devices(std::optional<int64_t> other = std::nullopt);
-  /// Whether the core can be handed the tensor's own memory, for messages with that rank or all.
+  /// Whether the core can use the tensor's own memory, for messages with that rank or with all.
   /// `copied`: bytes that the core copies in any case.
   [[nodiscard]] Staging staging_of(const at::Tensor& tensor,
                                    std::optional<int64_t> other = std::nullopt,
                                    std::size_t copied = kShortMessage);
-  /// Aborts the group, unless this rank has left it by then. With mutex_ held.
+  /// Aborts the group, unless this rank has left it by then. Call with mutex_ held.
   [[nodiscard]] gpu::Watch::Failed ending_group() const;
-  /// A message from or to host memory waits for earlier ones whose device's memory is not ready;
-  /// `last`: the gate of the last one of a device in this direction.
+  /// Makes a message from or to host memory wait for earlier ones whose device memory is not ready.
+  /// `last`: the gate of the last device message in this direction.
   static void keep_order(Call& call, std::shared_ptr<Gate>& last);
   using Make = std::function<Collective()>;
   /// Runs what `make` returns as a new Work, in its turn: see CallOrder. Translates errors.
   c10::intrusive_ptr<c10d::Work> run(c10::intrusive_ptr<GtopkWork> work,
                                      std::chrono::milliseconds timeout, const Make& make,
                                      const CallExtras& extras = {});
-  // With mutex_ held.
+  // Call with mutex_ held.
   std::uint64_t start(GtopkWork& work, std::chrono::milliseconds timeout, Collective collective,
                       const CallExtras& extras);
   void defer(const c10::intrusive_ptr<GtopkWork>& work, std::chrono::milliseconds timeout,
              Collective collective, const CallExtras& extras);
-  /// Waits for its turn, without the lock meanwhile.
+  /// Waits for its turn, unlocked meanwhile.
   std::uint64_t start_in_turn(std::unique_lock<std::mutex>& lock, GtopkWork& work,
                               std::chrono::milliseconds timeout, Collective collective,
                               const CallExtras& extras);
-  /// Ends the group for that reason.
+  /// Ends the group for this reason.
   void abort_because(ErrorKind kind, const std::string& reason);
 
   const std::int64_t number_;
-  std::mutex mutex_;  // also numbers operations in the order in which the core does
+  std::mutex mutex_;  // also makes operation numbers match the core's
   std::shared_ptr<Membership> membership_;
   c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
   Window window_;
   std::shared_ptr<UnseenError> unseen_ = std::make_shared<UnseenError>();
-  // The input of the last send from, and of the last receive to, a device; under mutex_.
+  // The inputs of the last send from, and the last receive to, a device; guarded by mutex_.
   std::shared_ptr<Gate> last_sent_;
   std::shared_ptr<Gate> last_received_;
   const BackendOptions backend_options_;
-  const std::string handle_;         ///< for who reconfigures
+  const std::string handle_;         ///< for the caller of reconfigure()
   std::set<std::int64_t> meetings_;  ///< of reconfigure(), by their uuid
-  std::string meeting_failed_;       ///< why the last of them failed; else empty; under mutex_
+  std::string meeting_failed_;       ///< why the last one failed; else empty; under mutex_
   const std::shared_ptr<GroupState> state_ = std::make_shared<GroupState>();
   int forks_;
 };

@@ -119,8 +119,8 @@ bool CallOrder::waits(const EntryPointer& parent, const Entry* entry) const {
     if (each.get() == entry) {
       break;
     }
-    // A released one passes callbacks and what they have called, but not what its caller has called
-    // before it.
+    // A released entry passes callbacks and what they called, but not what its caller called before
+    // it.
     if (released ? each->is_deferred() && each->nesting <= entry->nesting : is_pending(*each)) {
       return true;
     }
@@ -185,7 +185,7 @@ CallOrder::EntryPointer CallOrder::wait_for_turn(Completer& completer, Clock::ti
   try {
     in_time =
         wait_until(changed_, lock, deadline, [&] { return !waits(entry->parent, entry.get()); });
-  } catch (...) {  // a signal's handler has raised, without the lock
+  } catch (...) {  // a signal handler has raised, with the lock released
     started(entry, 0);
     advance();
     throw;
@@ -257,7 +257,7 @@ void CallOrder::untrack(Entry& entry) {
   const Entries::iterator place = *std::exchange(entry.place, std::nullopt);
   entry.has_place = false;
   Entries& siblings = called_by(entry.parent);
-  // What its callbacks have called takes its place: it may be deferred, and get callbacks even now.
+  // What its callbacks called takes its place: it may be deferred, and get callbacks even now.
   for (const EntryPointer& each : entry.called) {
     each->parent = entry.parent;
     each->nesting += entry.nesting + 1;
@@ -271,9 +271,9 @@ bool CallOrder::may_leave(const Entry& entry) {
   if (!entry.returned || entry.awaits_callbacks()) {
     return false;
   }
-  // A released one holds back, until that is done, what its callbacks have called: callbacks before
-  // it may not have returned. While something is in flight the watch must see that it does not
-  // wait.
+  // A released entry stays until what its callbacks called is done, and holds that back, as
+  // callbacks before it may not have returned. While something is in flight, the watch must see
+  // that it does not wait.
   return (!entry.released && entry.in_flight == 0) || !has_callbacks(entry);
 }
 

@@ -1,19 +1,18 @@
 // Torch backend: one order, the same on every rank, for a group's collectives and those that
 // callbacks of its futures call.
 //
-// Ranks must call collectives in one order, but a callback runs whenever its future completes: on
-// a futures thread, or at once on the thread that attaches it, if the future is complete by then.
-// So collectives are numbered as if each callback ran when it was attached: first those that the
+// Ranks must call collectives in one order, but a callback runs whenever its future completes: on a
+// futures thread, or at once on the thread that attaches it, if the future is complete by then. So
+// collectives are numbered as if each callback ran when it was attached: first those that the
 // callback calls, then those that are called after it was attached. The latter are deferred: they
 // start when the callback has returned. Callbacks run in the order of their collectives, one after
-// the other. A collective whose callbacks have returned leaves the order, and what they have called
-// takes its place, so that a chain of callbacks, each of which calls the next collective, is as
-// deep as one link.
+// the other. A collective whose callbacks have returned leaves the order, and what they called
+// takes its place, so that a chain of callbacks, each of which calls the next collective, is only
+// one link deep.
 //
-// A callback may wait for what comes after it. Where it waits for a deferred Work, that starts at
-// once. Other waits cannot be seen: a callback counts as waiting when it calls nothing, nothing
-// that it has called is in flight, and its thread has slept for a second. Then what comes next goes
-// on.
+// A callback may wait for what comes after it. If it waits for a deferred Work, that starts at
+// once. Other waits are invisible: a callback counts as waiting when it calls nothing, nothing that
+// it called is in flight, and its thread has slept for a second. Then the next entries may start.
 //
 // Only collectives whose future was requested are tracked; point-to-point messages never are.
 #pragma once
@@ -47,11 +46,11 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
 
   /// A collective that is deferred.
   struct Deferred {
-    /// Starts it and returns its number; or, given an error, ends it with that and returns 0.
+    /// Starts it and returns its number. If given an error, ends it with that and returns 0.
     std::function<std::uint64_t(const std::exception_ptr& error)> start;
-    /// Of callbacks that have nothing in flight: operations have timeouts of their own.
+    /// Limits callbacks with nothing in flight: operations have timeouts of their own.
     std::chrono::milliseconds timeout;
-    /// It has waited for that long: ends the group, and closes the order.
+    /// Called after that time: ends the group, and closes the order.
     std::function<void()> late;
   };
 
@@ -62,10 +61,10 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
   CallOrder& operator=(CallOrder&&) = delete;
   ~CallOrder();
 
-  /// The collective whose callback this thread runs, of whatever group; null: it runs none.
+  /// The collective, of any group, whose callback this thread runs; null if none.
   [[nodiscard]] static const EntryPointer& calling();
 
-  /// Meanwhile this thread runs a callback of that collective's future, or what that has called.
+  /// While it lives, this thread runs a callback of that collective's future, or what that called.
   class Within {
    public:
     explicit Within(EntryPointer entry);
@@ -79,8 +78,8 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
     EntryPointer before_;
   };
 
-  /// Meanwhile an operation that callbacks of that collective have called is in flight. Null: none
-  /// has called it.
+  /// While it lives, an operation that a callback of that collective called is in flight. Null if
+  /// no callback called it.
   class InFlight {
    public:
     explicit InFlight(EntryPointer caller);
@@ -94,49 +93,49 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
     EntryPointer caller_;
   };
 
-  /// Whether a collective that this thread calls now has to wait for callbacks. A load of an atomic
-  /// where no future is pending.
+  /// Whether a collective that this thread calls now has to wait for callbacks. Only loads an
+  /// atomic if no future is pending.
   [[nodiscard]] bool has_to_wait();
-  /// Call advance() afterwards, without the locks that `start` takes: its turn may have come.
+  /// Call advance() afterwards, without the locks that `start` takes, as its turn may have come.
   [[nodiscard]] EntryPointer defer(Completer& completer, Deferred deferred);
-  /// Starts and runs what has its turn.
+  /// Starts and runs everything whose turn has come.
   void advance();
   /// Blocks until it is this thread's turn; then the caller starts the collective and calls
   /// started(). Throws c10::DistBackendError at the deadline.
   [[nodiscard]] EntryPointer wait_for_turn(Completer& completer, Clock::time_point deadline);
-  /// Its number; 0 if it failed to start.
+  /// `number`: the collective's; 0 if it failed to start.
   void started(const EntryPointer& entry, std::uint64_t number);
 
   /// Tracks a collective whose future has been made; null if the order has been closed.
   [[nodiscard]] EntryPointer track(std::uint64_t number, const EntryPointer& caller,
                                    c10::intrusive_ptr<Future> future);
-  /// Callbacks of that future count as well; `ours` of those of the first one do not. Returns
-  /// whether the collective is tracked, which one that was deferred is no longer when it has
-  /// started.
+  /// Counts callbacks of that future as well, except `ours` of the first one's. Returns whether the
+  /// collective is tracked; a deferred one no longer is once it has started.
   static bool also_track(const EntryPointer& entry, c10::intrusive_ptr<Future> future,
                          std::size_t ours);
-  /// The collective has ended: runs `complete`, which completes its future and so runs callbacks;
-  /// now or, if others come first, later on one of the completer's threads. What it throws goes on
-  /// to the caller or to the completer, and the order goes on as if it had returned.
+  /// The collective has ended: runs `complete`, which completes its future and thereby runs
+  /// callbacks, either now or, if others come first, later on one of the completer's threads.
+  /// Exceptions that it throws reach the caller or the completer, and the order continues as if it
+  /// had returned.
   void ended(const EntryPointer& entry, Completer& completer, std::function<void()> complete);
 
-  /// A callback is about to wait for the collective.
+  /// Called before a callback waits for the collective.
   void wanted(const EntryPointer& entry);
 
   /// The group has ended: deferred collectives end with this error, and nothing waits any more.
   void close(const std::exception_ptr& error);
-  /// The group begins anew.
+  /// The group starts anew.
   void reopen();
 
  private:
   using Entries = std::list<EntryPointer>;
 
-  /// What a thread lets go of without the lock, as that may run Python.
+  /// What a thread releases without the lock, as that may run Python.
   struct Trash;
   class Lock;
   using Ready = std::vector<std::pair<EntryPointer, std::function<void()>>>;
 
-  // With the mutex held.
+  // Call with the mutex held.
   [[nodiscard]] EntryPointer caller_of(const EntryPointer& entry) const;
   EntryPointer append(Completer& completer);
   [[nodiscard]] bool waits(const EntryPointer& parent, const Entry* entry) const;
@@ -154,7 +153,7 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
   void run(const EntryPointer& entry, const std::function<void()>& complete);
   void has_run(const EntryPointer& entry);
 
-  // The watch, on a futures thread while something waits.
+  // The watch runs on a futures thread while something waits.
   void watch();
   [[nodiscard]] static bool any_waits(const Entries& entries);
   struct Seen;
@@ -164,14 +163,14 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  Entries root_;  ///< that no callback called; in call order
+  Entries root_;  ///< called outside callbacks; in call order
   std::atomic<std::size_t> tracked_{0};
   std::unique_ptr<Trash> trash_;
   bool closed_ = false;
   bool watching_ = false;
 };
 
-/// A collective. Guarded by the order's mutex, where nothing else is said.
+/// A collective. Guarded by the order's mutex unless stated otherwise.
 struct CallOrder::Entry {
   struct Tracked {
     c10::intrusive_ptr<Future> future;
@@ -181,33 +180,33 @@ struct CallOrder::Entry {
   Entry(std::shared_ptr<CallOrder> its_order, const EntryPointer& caller);
 
   const std::shared_ptr<CallOrder> order;
-  /// In whose callbacks it was called, of whatever groups, the innermost first, as far as they had
-  /// a place then. Weak, or each link of a chain would keep all before it.
+  /// The entries, of any group, in whose callbacks it was called, innermost first, if they had a
+  /// place then. They are weak because each link of a chain would otherwise keep all earlier ones.
   std::vector<std::weak_ptr<Entry>> callers;
-  EntryPointer parent;  ///< the innermost of this group that has a place
-  Entries called;       ///< in its callbacks, and not done
+  EntryPointer parent;  ///< the innermost one of this group that has a place
+  Entries called;       ///< entries called in its callbacks, and not done
   std::optional<Entries::iterator> place;
   std::atomic<bool> has_place{false};  ///< the same, readable without the mutex
-  std::uint64_t nesting = 0;           ///< entries between it and its parent, which have left since
+  std::uint64_t nesting = 0;           ///< entries between it and its parent that have left since
 
-  std::uint64_t number = 0;  ///< among the group's; 0: it has not started
+  std::uint64_t number = 0;  ///< in its group; 0: it has not started
   std::vector<Tracked> futures;
   std::optional<Deferred> deferred;
-  Clock::time_point stuck_since = Clock::now();  ///< in that time nothing has been in flight
-  bool holds_thread = false;                     ///< that of its caller, which starts it
+  Clock::time_point stuck_since = Clock::now();  ///< nothing has been in flight since
+  bool holds_thread = false;                     ///< blocks its caller's thread, which starts it
   bool starting = false;
-  std::function<void()> complete;  ///< it has ended, and waits for its turn
+  std::function<void()> complete;  ///< set if it has ended, and waits for its turn
   Completer* completer = nullptr;
-  bool running = false;   ///< its callbacks are
-  bool returned = false;  ///< they have
-  bool released = false;  ///< it does not wait for callbacks before it
-  bool excused = false;   ///< while those before it sleep, what its callbacks call does not, either
-  std::optional<IdleThread> thread;  ///< that runs its callbacks
-  std::atomic<int> in_flight{0};     ///< operations that its callbacks have called; any thread
+  bool running = false;   ///< its callbacks are running
+  bool returned = false;  ///< its callbacks have returned
+  bool released = false;  ///< it does not wait for earlier callbacks
+  bool excused = false;   ///< its callbacks' calls do not wait either, while those before it sleep
+  std::optional<IdleThread> thread;  ///< runs its callbacks
+  std::atomic<int> in_flight{0};     ///< operations called by its callbacks; any thread
 
   [[nodiscard]] bool is_deferred() const { return deferred || holds_thread; }
   [[nodiscard]] bool is_parked() const { return complete && !running; }
-  /// Whether callbacks of its own futures run, or are still to run.
+  /// Whether callbacks of its own futures are running, or have yet to run.
   [[nodiscard]] bool awaits_callbacks() const;
 };
 

@@ -9,9 +9,9 @@ namespace gtopk::torch_backend {
 namespace {
 
 constexpr std::chrono::milliseconds kLookEvery(100);
-/// A thread that has slept for so many looks waits for something.
+/// A thread that has slept for this many looks waits for something.
 constexpr int kLooks = 10;
-/// Looks without anything to look for, before the watch ends.
+/// The watch ends after this many looks without anything to look for.
 constexpr int kLinger = 20;
 
 }  // namespace
@@ -52,14 +52,14 @@ bool CallOrder::any_waits(const Entries& entries) {
   });
 }
 
-/// Of the callbacks of some entries, in order, up to one.
+/// The state of the callbacks of some entries, in order, up to one entry.
 struct CallOrder::Seen {
-  bool any = false;        ///< that have begun
-  bool all_idle = true;    ///< they wait for what comes later
-  bool any_awake = false;  ///< they have run since the last look
+  bool any = false;        ///< some have begun
+  bool all_idle = true;    ///< those wait for what comes later
+  bool any_awake = false;  ///< some have run since the last look
   std::vector<Entry*> sleepers;
 
-  /// Whether an entry may go on before them.
+  /// Whether an entry may start before them.
   [[nodiscard]] bool allow() const { return any && all_idle; }
   bool wake() {
     for (Entry* const each : sleepers) {
@@ -69,8 +69,8 @@ struct CallOrder::Seen {
   }
 };
 
-/// Lets one entry go on that only idle callbacks hold up; one by one, as it may be what they wait
-/// for. `idle`: whether all callbacks below wait for something that is not below.
+/// Lets one entry start that only idle callbacks hold up. It does so one by one, as that entry may
+/// be what they wait for. `idle`: whether all callbacks below wait for something that is not below.
 bool CallOrder::release_next(const Entries& entries, bool& idle) {
   Seen before;
   for (const EntryPointer& each : entries) {
@@ -106,7 +106,7 @@ bool CallOrder::release_next(const Entries& entries, bool& idle) {
   return false;
 }
 
-/// Whether one of them, or something that a callback has called, is in flight.
+/// Whether one of them, or something that a callback called, is in flight.
 bool CallOrder::any_in_flight(const Entries& entries) {
   return std::ranges::any_of(entries, [](const EntryPointer& each) {
     const bool has_ended = each->running || each->returned || each->is_parked();

@@ -1,5 +1,5 @@
-// Torch backend: how a group's backend calls the core: at once or, where callbacks come first, in
-// its turn.
+// Torch backend: how a group's backend calls the core: at once or, if callbacks come first, when
+// its turn comes.
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -45,7 +45,7 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::run(c10::intrusive_ptr<GtopkWork> w
     rethrow_for_python(error);
   }
   lock.unlock();
-  const Works let_go = window_.note(work);  // may start what was deferred, which takes the lock
+  const Works let_go = window_.note(work);  // may start deferred calls, which take the lock
   if (in_turn) {
     state_->order().advance();
   }
@@ -78,7 +78,7 @@ std::uint64_t GtopkBackend::start(GtopkWork& work, std::chrono::milliseconds tim
     *extras.number = number;
   }
   if (numbered) {
-    ++sequence_;  // as the core has: begin() may throw
+    ++sequence_;  // the core has counted, too, and begin() may throw
   }
   work.begin(membership_->communicator.polling_pays());
   return number;
@@ -139,7 +139,7 @@ void GtopkBackend::defer(const c10::intrusive_ptr<GtopkWork>& work,
     work->call(runtime->completer, timeout, 0, state, unseen).done(failure);
     return 0;
   };
-  // It is under way for waitForPendingWorks() until its operation is, too.
+  // For waitForPendingWorks() it is under way until its operation is, too.
   static_cast<void>(state_->begin(GroupState::Kind::kMessage));
   CallOrder::Deferred deferred;
   deferred.start = [start_or_end, state = state_](const std::exception_ptr& error) {

@@ -1,5 +1,5 @@
-// Torch backend: c10d's collectives that take several tensors and give one Work. The tensors are
-// laid side by side and travel as one.
+// Torch backend: c10d's collectives that take several tensors and return one Work. The tensors are
+// laid side by side and sent as one.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +43,7 @@ std::vector<std::uint64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
   return sizes;
 }
 
-/// Memory that holds tensors of one dtype contiguously, and where each is copied back to.
+/// Memory that holds tensors of one dtype contiguously, and the tensors to copy back to.
 struct SideBySide {
   SideBySide(const std::vector<at::Tensor>& tensors, const char* what) {
     const BelowAutograd below;
@@ -64,8 +64,8 @@ struct SideBySide {
   std::vector<Contiguous> at;
 };
 
-/// Tensors of any types, of which every rank has one each, as bytes in P equal buffers, in which
-/// each is aligned for its elements.
+/// One tensor per rank, of any types, as bytes in P equal buffers in which each tensor is aligned
+/// for its elements.
 class Rooms {
  public:
   Rooms(const std::vector<at::Tensor>& inputs, int rank, int size, const char* what)
@@ -76,10 +76,10 @@ class Rooms {
       begins_.push_back(end);
       end += (static_cast<std::int64_t>(input.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
     }
-    end = std::max(end, kAlignment);  // of no bytes, it could not be viewed as another type
+    end = std::max(end, kAlignment);  // memory of no bytes could not be viewed as another type
     const BelowAutograd below;
     memory_ = staging_memory({size, end}, at::kByte, inputs.front().device());
-    memory_.zero_();  // padding travels, too
+    memory_.zero_();  // padding is sent, too
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       copy_elements(rows(i)[rank], inputs[i]);
     }
@@ -107,7 +107,7 @@ class Rooms {
   }
 
  private:
-  static constexpr std::int64_t kAlignment = 16;  // of the widest element type
+  static constexpr std::int64_t kAlignment = 16;  // that of the widest element type
 
   const std::vector<at::Tensor>& inputs_;
   int size_;
@@ -127,14 +127,14 @@ at::Tensor rows_of(const at::Tensor& output, int size, const char* what) {
   return output.unflatten(0, {size, output.size(0) / size});
 }
 
-/// The type to agree on: the common one, if there is one.
+/// The type to agree on: the common one, if any.
 DataType type_of_all(const std::vector<at::Tensor>& tensors) {
   const DataType type = type_to_move(tensors.front());
   const auto alike = [&](const at::Tensor& each) { return type_to_move(each) == type; };
   return std::ranges::all_of(tensors, alike) ? type : DataType::kUint8;
 }
 
-/// The size of each in bytes.
+/// The size of each tensor in bytes.
 std::vector<std::uint64_t> bytes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::uint64_t> sizes;
   sizes.reserve(tensors.size());

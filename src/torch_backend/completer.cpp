@@ -22,9 +22,9 @@ namespace {
 
 using Job = std::function<void()>;
 
-/// How long the end waits for callbacks that are still running.
+/// How long the destructor waits for callbacks that are still running.
 constexpr std::chrono::seconds kLastCallbacks(3);
-/// Idle threads to keep: one to take a job, one to watch meanwhile.
+/// Number of idle threads to keep: one to take a job, one to watch meanwhile.
 constexpr std::size_t kWatchers = 2;
 
 void run_logged(const Job& job) {
@@ -35,8 +35,8 @@ void run_logged(const Job& job) {
   }
 }
 
-/// Threads left to themselves because they ended their own completer, in a callback that left the
-/// last group: they still have to return from it, through Python.
+/// Detached threads that ended their own completer, in a callback that left the last group: they
+/// have yet to return from it, through Python.
 struct Stragglers {
   std::mutex mutex;
   std::condition_variable gone;
@@ -44,13 +44,13 @@ struct Stragglers {
   std::atomic<int> counted_after = 0;  // forks
 };
 
-/// Never destroyed: threads may end after the process's statics.
+/// Never destroyed, as threads may end after the process's statics.
 Stragglers& stragglers() {
   static Stragglers* const all = std::make_unique<Stragglers>().release();
   return *all;
 }
 
-/// For jobs that nobody waits for: they may hold Python objects when Python is gone.
+/// Leaks jobs that will not run, as they may hold Python objects when Python is gone.
 template <class T>
 void leak(T&& left_over) {
   static_cast<void>(std::make_unique<T>(std::forward<T>(left_over)).release());
@@ -72,12 +72,12 @@ struct Completer::ThreadPool : std::enable_shared_from_this<ThreadPool> {
   std::list<Member> members;
   std::size_t watching = 0;  // waiting for a job, or about to
   bool ending = false;
-  bool abandoned = false;  // the jobs still running are not waited for
+  bool abandoned = false;  // running jobs are not waited for
 
-  /// Adds a thread that watches the queue; call it with the mutex held.
+  /// Adds a thread that watches the queue. Call it with the mutex held.
   void add_thread();
   void work(Member& me);
-  /// Whether all threads of the pool but the caller's have left; call it with the mutex held.
+  /// Whether all threads of the pool except the caller's have left. Call it with the mutex held.
   [[nodiscard]] bool all_others_left() const;
 
   /// The pool that the calling thread belongs to.
@@ -192,7 +192,7 @@ Completer::~Completer() {
 void Completer::wait_for_stragglers() {
   Stragglers& all = stragglers();
   if (all.counted_after != forks()) {
-    return;  // they are the parent's, and so may be the held lock
+    return;  // the threads, and perhaps the locked mutex, are the parent's
   }
   std::unique_lock lock(all.mutex);
   all.gone.wait_for(lock, kLastCallbacks, [&] { return all.count == 0; });

@@ -9,8 +9,8 @@
 namespace gtopk::torch_backend {
 namespace {
 
-/// Whether two elements may share memory: false only if each dimension steps over everything that
-/// the shorter steps reach.
+/// Whether two elements may share memory: false only if each dimension's stride exceeds everything
+/// that the dimensions with shorter strides reach.
 bool may_overlap(const at::Tensor& tensor) {
   if (tensor.numel() < 2 || tensor.is_non_overlapping_and_dense()) {
     return false;
@@ -42,7 +42,7 @@ Memory memory_of(const at::Tensor& tensor) {
                                   : cuda_memory(static_cast<std::int16_t>(tensor.device().index()));
 }
 
-/// The tensor itself, once what the caller's current stream has been given is done with it.
+/// The tensor itself, once all work on the caller's current stream that uses it is done.
 Contiguous in_place(const at::Tensor& tensor) {
   DeviceStreams::of(tensor.device()).on_reading([](const c10::Stream&) {});
   return {tensor, tensor};

@@ -15,7 +15,7 @@ namespace {
 using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-/// Where a coalesced tensor's entries lie, in row-major order of its sparse dimensions.
+/// The positions of a coalesced tensor's entries, in row-major order of its sparse dimensions.
 at::Tensor places_of(const at::Tensor& coalesced) {
   const at::Tensor indices = coalesced._indices();
   at::Tensor places = at::zeros({indices.size(1)}, at::kLong);
@@ -48,7 +48,7 @@ at::Tensor indices_of(const std::vector<std::uint64_t>& places, at::IntArrayRef 
 struct Entries {
   at::Tensor tensor;
   at::Tensor places;
-  at::Tensor values;  ///< a row for each place
+  at::Tensor values;  ///< one row for each place
   CooSum sum;
 
   explicit Entries(const at::Tensor& sparse) : tensor(sparse) {

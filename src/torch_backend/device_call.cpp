@@ -19,7 +19,7 @@ bool blocking_wait() {
   return value == "1";
 }
 
-/// The device's lanes; a ticket of theirs may take memory.
+/// The device's streams; taking a ticket may allocate memory.
 DeviceStreams& outside_of_captures(c10::Device device) {
   DeviceStreams& streams = DeviceStreams::of(device);
   streams.refuse_capture();

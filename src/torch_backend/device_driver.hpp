@@ -1,4 +1,4 @@
-// Torch backend: the driver of GPUs (src/gpu), for callers that torch's errors are for.
+// Torch backend: the GPU driver (src/gpu), for callers that expect torch's errors.
 #pragma once
 
 #include <functional>
@@ -7,11 +7,11 @@
 
 namespace gtopk::torch_backend {
 
-/// Loaded at the first call, so that this library loads on a machine without one. Throws
+/// Loaded at the first call, so that this library loads on a machine without a driver. Throws
 /// DistBackendError.
 [[nodiscard]] const gpu::Driver& device_driver();
 
-/// Throws what `call` throws, a gpu::Failure as DistBackendError.
+/// Rethrows what `call` throws, a gpu::Failure as DistBackendError.
 void rethrow_failures(const std::function<void()>& call);
 
 }  // namespace gtopk::torch_backend

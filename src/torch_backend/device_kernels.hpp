@@ -7,7 +7,7 @@
 
 namespace gtopk::torch_backend {
 
-/// The library that GTOPK_CUDA_KERNELS names, else libgtopk_cuda.so beside this library. Null if
+/// The library that GTOPK_CUDA_KERNELS names, or else libgtopk_cuda.so beside this library. Null if
 /// that does not exist or the variable is `none`; tensors are then copied to the host and back.
 /// Throws DistBackendError if a named library cannot be used, or has another version.
 [[nodiscard]] const cuda::Calls* device_kernels();

@@ -6,7 +6,7 @@
 
 namespace gtopk::torch_backend {
 
-/// Created at the first call, for the lifetime of the process. On a thread that may call the
+/// Created at the first call, for the lifetime of the process. Call on a thread that may call the
 /// driver.
 [[nodiscard]] gpu::Launcher& launcher_of(c10::Device device);
 

@@ -17,8 +17,8 @@
 namespace gtopk::torch_backend {
 namespace {
 
-/// Operations whose results wait on streams of their own; more share them. With the input's and
-/// the launcher's stream fewer than a GPU's eight hardware queues.
+/// Number of streams on which results wait; further operations share them. Together with the
+/// input's and the launcher's stream, these are fewer than a GPU's eight hardware queues.
 constexpr std::size_t kResultStreams = 4;
 /// A page of flags.
 constexpr std::int64_t kFlagsAtOnce = 1024;
@@ -32,7 +32,7 @@ std::atomic<std::uint32_t>* flags_in(const at::Tensor& page) {
 }  // namespace
 
 bool is_served(c10::Device device) {
-  // Another make of device is served where somebody names a driver that answers the same calls.
+  // Another make of device is served if GTOPK_CUDA_DRIVER names a driver with the same interface.
   return device.is_cuda() ||
          (device.is_privateuseone() && std::getenv("GTOPK_CUDA_DRIVER") != nullptr);
 }
@@ -50,7 +50,7 @@ at::Tensor staging_memory(at::IntArrayRef sizes, at::ScalarType type, c10::Devic
 }
 
 DeviceStreams& DeviceStreams::of(c10::Device device) {
-  // Never destroyed: their streams may wait for a flag when the process's statics end.
+  // Never destroyed, as their streams may wait for a flag when the process's statics end.
   static std::mutex mutex;
   static auto& all =
       *std::make_unique<std::map<c10::DeviceIndex, std::unique_ptr<DeviceStreams>>>().release();
@@ -67,7 +67,7 @@ DeviceStreams::DeviceStreams(c10::Device device)
       guard_(device.type()),
       driver_(device_driver()),
       reading_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
-      // Taken in a row: later it could be one of these again, as the pool hands out few.
+      // Taken together: later it could be one of these again, as the pool has few.
       launching_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       watch_(driver_, native(reading_), device.str(),
              [device] { device_driver().make_current(device.index()); }) {
@@ -89,7 +89,7 @@ bool DeviceStreams::can_wait() {
       return false;
     }
   }
-  // Of a number that is there already: nothing waits.
+  // The flag already has this number, so nothing waits.
   const Ticket probe = take_ticket();
   redeem(probe);
   const c10::DeviceGuard now_current(device_);
@@ -120,7 +120,7 @@ void DeviceStreams::refuse_capture_here() const {
   int status = 0;
   const gpu::Driver::Result result =
       driver_.is_capturing(guard_.getStreamNativeHandle(current()), &status);
-  // The legacy stream answers with an error while another one is captured.
+  // The legacy stream returns an error while another one is captured.
   static constexpr gpu::Driver::Result kCapturedElsewhere = 906;
   TORCH_CHECK_NOT_IMPLEMENTED(status == 0 && result != kCapturedElsewhere,
                               "gtopk: no collective can be captured into a CUDA graph: its ",
@@ -183,8 +183,8 @@ void DeviceStreams::arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexc
 DeviceStreams::Ticket DeviceStreams::take_ticket() {
   std::unique_lock lock(mutex_);
   while (free_flags_.empty()) {
-    // The driver is never called with the mutex held: it may wait for a result, and the engine's
-    // thread for the mutex.
+    // The driver is never called with the mutex held: it may wait for a result, while the engine's
+    // thread waits for the mutex.
     lock.unlock();
     const at::Tensor page = host_memory({kFlagsAtOnce}, at::kInt, device_);
     std::atomic<std::uint32_t>* const flags = flags_in(page.zero_());
@@ -203,7 +203,7 @@ DeviceStreams::Ticket DeviceStreams::take_ticket() {
 }
 
 void DeviceStreams::redeem(const Ticket& ticket) noexcept {
-  // Who comes to wait for it later finds this number, or one that is greater.
+  // Later waiters find this number, or a greater one.
   ticket.flag->store(ticket.value, std::memory_order_release);
   const std::lock_guard lock(mutex_);
   --streams_[ticket.number].operations;

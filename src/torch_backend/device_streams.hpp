@@ -2,7 +2,7 @@
 // pinned memory that the core reads and writes.
 //
 // One stream reads all inputs, so that they arrive in call order. Several others write results,
-// each of which may wait for a network. So reading never waits for a result. Nothing here waits for
+// each of which may wait for a network, so reading never waits for a result. Nothing here waits for
 // a device. It is called on the callers' threads and the completer's, never on the engine's: a
 // driver lock may be held by a thread that waits for a result.
 #pragma once
@@ -22,27 +22,27 @@
 
 namespace gtopk::torch_backend {
 
-/// Whether tensors on it are copied to be reduced: CUDA, or its substitute in tests.
+/// Whether tensors on this device are copied to be reduced: CUDA, or its substitute in tests.
 [[nodiscard]] bool is_served(c10::Device device);
 
-/// Host memory; pinned if it is for copies from or to a device.
+/// Host memory; pinned if it is for copies to or from a device.
 [[nodiscard]] at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType type,
                                      c10::Device copied_with);
-/// The same for a call that has not asked yet whether a graph is captured. Throws
-/// NotImplementedError if one is, before it takes anything.
+/// The same for a call that has not checked yet whether a graph is captured. If one is, throws
+/// NotImplementedError before it allocates anything.
 [[nodiscard]] at::Tensor staging_memory(at::IntArrayRef sizes, at::ScalarType type,
                                         c10::Device copied_with);
 
 class DeviceStreams {
  public:
-  /// For of(), which makes them.
+  /// Used by of().
   explicit DeviceStreams(c10::Device device);
   /// Created at the first call, for the lifetime of the process. Throws what torch and
   /// device_driver() throw.
   [[nodiscard]] static DeviceStreams& of(c10::Device device);
 
   /// A counter in pinned memory that one operation increments, once, and a stream that waits for
-  /// it.
+  /// that.
   struct Ticket {
     std::atomic<std::uint32_t>* flag = nullptr;
     std::uint32_t value = 0;
@@ -50,47 +50,48 @@ class DeviceStreams {
     std::size_t number = 0;
   };
 
-  /// Lets `give` enqueue work on the input stream, which is current meanwhile, after the work of
+  /// Lets `give` enqueue work on the input stream, which is current meanwhile, after the work on
   /// the caller's current stream. Throws NotImplementedError while a graph is captured.
   void on_reading(const std::function<void(const c10::Stream& stream)>& give);
-  /// Copies `from`, on the device, to pinned memory of as many elements, after the work of the
+  /// Copies `from`, on the device, to pinned memory of as many elements, after the work on the
   /// caller's current stream. Throws NotImplementedError while a graph is captured.
   void read(const at::Tensor& to, const at::Tensor& from);
-  /// Calls `run` on a thread of the driver's when everything given to the input stream so far is
-  /// done. It must not call the driver, nor block. Throws DistBackendError if the driver cannot.
+  /// Calls `run` on one of the driver's threads when all work given to the input stream so far is
+  /// done. It must neither call the driver nor block. Throws DistBackendError if the driver cannot
+  /// do that.
   void call_behind_reads(std::function<void()> run);
-  /// Decides the gate when everything read so far has arrived; as not happened, if that cannot be
+  /// Decides the gate when everything read so far has arrived, or as not happened if that cannot be
   /// determined.
   void arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept;
 
-  /// Throws NotImplementedError while a graph is captured. To be called before pinned memory is
-  /// taken: a capture does not survive an allocation by the driver.
+  /// Throws NotImplementedError while a graph is captured. Call it before allocating pinned memory,
+  /// as a capture does not survive an allocation by the driver.
   void refuse_capture() const;
 
   [[nodiscard]] Ticket take_ticket();
-  /// Releases what waits for the ticket, or will wait. Any thread; does not call the driver.
+  /// Releases what waits for the ticket, now or later. Any thread; does not call the driver.
   void redeem(const Ticket& ticket) noexcept;
   /// After this, the ticket's stream continues once the ticket is redeemed.
   void wait_for(const Ticket& ticket);
 
-  /// The stream of the launcher (device_launcher.hpp): none of the others.
+  /// The stream of the launcher (device_launcher.hpp), separate from the others.
   [[nodiscard]] const c10::Stream& launching() const { return launching_; }
-  /// From `works` to `works_no_more` an operation enqueues work there while it runs. No stream may
-  /// then wait for a result: that work could be behind the wait in the same hardware queue.
+  /// Between `works` and `works_no_more` an operation enqueues work there while it runs. No stream
+  /// may then wait for a result: that work could be behind the wait in the same hardware queue.
   void works() noexcept { ++working_; }
   void works_no_more() noexcept { --working_; }
-  /// Whether a stream may wait for a result now. Never where the driver cannot let one wait, or
-  /// where all streams are one hardware queue.
+  /// Whether a stream may wait for a result now. Never if the driver cannot make one wait, or if
+  /// all streams share one hardware queue.
   [[nodiscard]] bool may_wait() const { return streams_can_wait_ && working_ == 0; }
 
-  /// Of the device: who waits for it is told if it fails.
+  /// The device's watch, which notifies waiters if the device fails.
   [[nodiscard]] gpu::Watch& watch() { return watch_; }
 
   /// The caller's current stream.
   [[nodiscard]] c10::Stream current() const { return guard_.getStream(device_); }
-  /// The caching allocator may reuse the tensor's memory once the stream has got that far.
+  /// The caching allocator may reuse the tensor's memory once the stream has reached this point.
   void in_use_on(const at::Tensor& tensor, c10::Stream stream) const;
-  /// As the driver knows it.
+  /// The driver's handle of the stream.
   [[nodiscard]] void* native(const c10::Stream& stream) const {
     return guard_.getStreamNativeHandle(stream);
   }
@@ -101,7 +102,7 @@ class DeviceStreams {
   /// Whether streams of this device can wait for a number in memory without holding up others; the
   /// log says why not.
   [[nodiscard]] bool can_wait();
-  /// The same on a thread that has called the runtime.
+  /// The same, on a thread that has called the runtime.
   void refuse_capture_here() const;
 
   struct ResultStream {

@@ -32,7 +32,7 @@ c10d::ErrorType error_type(ErrorKind kind) {
     case ErrorKind::kAborted:
     case ErrorKind::kTransport:
       return c10d::ErrorType::COMM_ERROR;
-    case ErrorKind::kInvalidArgument:  // the group still works after these
+    case ErrorKind::kInvalidArgument:  // the group stays usable after these
     case ErrorKind::kMismatch:
     case ErrorKind::kBootstrap:
     case ErrorKind::kUnsupported:

@@ -1,4 +1,4 @@
-// Torch backend: the core's errors as torch and Python know them.
+// Torch backend: the core's errors as those of torch and Python.
 #pragma once
 
 #include <exception>
@@ -8,14 +8,14 @@
 
 namespace gtopk::torch_backend {
 
-/// Throws what Python expects: ValueError for bad arguments, NotImplementedError, DistBackendError
-/// for the rest.
+/// Throws what Python expects: ValueError for bad arguments, NotImplementedError, or
+/// DistBackendError for the rest.
 [[noreturn]] void rethrow_for_python(const Error& error);
 
-/// What ends a group, as Backend::getError() says it; SUCCESS for what it survives.
+/// How Backend::getError() reports an error that ends a group; SUCCESS if the group survives it.
 [[nodiscard]] c10d::ErrorType error_type(ErrorKind kind);
 
-/// How an operation ended that ended with this error.
+/// The result of an operation that ended with this error.
 [[nodiscard]] c10d::WorkResult outcome_of(const std::exception_ptr& error);
 
 }  // namespace gtopk::torch_backend

@@ -1,4 +1,4 @@
-// Torch backend: how many callbacks a future still has to run. torch has no accessor for that.
+// Torch backend: how many callbacks a future has yet to run. torch has no accessor for that.
 #pragma once
 
 #include <cstddef>

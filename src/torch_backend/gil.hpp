@@ -15,7 +15,7 @@ class WithoutGil {
   ~WithoutGil();
 
  private:
-  void* released_ = nullptr;  // the thread's state; null where it did not hold the GIL
+  void* released_ = nullptr;  // the thread's state; null if it did not hold the GIL
 };
 
 }  // namespace gtopk::torch_backend

@@ -21,24 +21,24 @@ namespace gtopk::torch_backend {
 
 class GroupState {
  public:
-  /// torch's AbortHook: called when the group ends by an error or by abort(), once for each.
+  /// torch's AbortHook: called once each time the group ends by an error or by abort().
   using AbortHook = std::function<void()>;
-  /// What torch's CompletionHook is told of a Work that has ended well: its key, milliseconds.
+  /// torch's CompletionHook: gets the key of a Work that has succeeded, and milliseconds.
   using CompletionHook = std::function<void(std::uint64_t key, float duration)>;
-  /// torch's onCompletionHook: of every Work, failed ones included.
+  /// torch's onCompletionHook: called for every Work, including failed ones.
   using EndHook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
 
   /// SUCCESS, or what ended the group.
   [[nodiscard]] c10d::ErrorType error() const;
-  /// The first cause wins. Returns whether this was it.
+  /// Notes a cause; the first one wins. Returns whether this was the first.
   bool note(c10d::ErrorType error);
-  /// The group begins anew.
+  /// The group starts anew.
   void forget_error();
 
   void add_abort_hook(std::int64_t id, AbortHook hook);
   void remove_abort_hook(std::int64_t id);
   [[nodiscard]] bool has_abort_hooks() const;
-  /// What hooks throw is logged. Not on the engine's thread, as hooks may take long.
+  /// Exceptions from hooks are logged. Do not call on the engine's thread, as hooks may take long.
   void run_abort_hooks() const;
 
   void add_completion_hook(std::int64_t id, CompletionHook hook);
@@ -47,7 +47,7 @@ class GroupState {
 
   void set_end_hook(EndHook hook);
   [[nodiscard]] bool has_end_hook() const;
-  /// Calls the hook on a thread of the completer's: of one Work after the other, in this order.
+  /// Calls the hook for one Work after the other, in this order, on one of the completer's threads.
   static void tell_end_hook(const std::shared_ptr<GroupState>& group,
                             std::shared_ptr<c10d::WorkInfo> ended, Completer& completer);
 
@@ -55,21 +55,21 @@ class GroupState {
 
   // Works in flight, or whose end hook has not run.
   enum class Kind : std::uint8_t { kMessage, kCollective, kGated, kBarrier };
-  /// Returns a collective's interval, from a barrier to the next; a barrier is the first of its
-  /// own.
+  /// Returns a collective's interval: from one barrier to the next; a barrier is the first of its
+  /// own interval.
   std::optional<std::uint64_t> begin(Kind kind);
-  /// The engine has ended a gated collective: nothing can keep it at its gate any more.
+  /// The engine has ended a gated collective, so it no longer waits at its gate.
   void leave_gate(std::uint64_t interval);
-  /// With what begin() returned.
+  /// Takes what begin() returned.
   void end(std::optional<std::uint64_t> interval = std::nullopt);
   void wait_for_all() const;
 
-  // Whether the collectives of earlier intervals have ended, but for those at a gate: what opens it
-  // may come after the barrier.
+  // Whether the collectives of earlier intervals have ended, except those at a gate, as what opens
+  // it may come after the barrier.
   [[nodiscard]] bool have_ended_before(std::uint64_t interval) const;
   void wait_for_those_before(std::uint64_t interval) const;
 
-  /// Timeouts of later Works are extended by this, until the first of them ends.
+  /// Extends timeouts of later Works by this, until the first of them ends.
   void extend(std::chrono::milliseconds by);
   struct Extended {
     std::chrono::milliseconds by{0};
@@ -80,9 +80,9 @@ class GroupState {
   void end_extensions(const std::vector<std::uint64_t>& extensions);
 
  private:
-  /// Calls the end hook, of one Work after the other.
+  /// Calls the end hook for one Work after the other.
   void tell_untold();
-  // With the mutex held.
+  // Call with the mutex held.
   void drop_ended_intervals();
   [[nodiscard]] bool ended_before(std::uint64_t interval) const;
 
@@ -101,15 +101,15 @@ class GroupState {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   c10d::ErrorType error_ = c10d::ErrorType::SUCCESS;
-  /// Shared, as copying a hook may wait for the GIL, and who holds that may wait for the mutex.
+  /// Shared, as copying a hook may wait for the GIL, whose holder may wait for the mutex.
   std::map<std::int64_t, std::shared_ptr<const AbortHook>> abort_hooks_;
   std::map<std::int64_t, CompletionHook> completion_hooks_;
   std::shared_ptr<const EndHook> end_hook_;
-  std::deque<std::shared_ptr<c10d::WorkInfo>> untold_;  ///< Works, to the end hook
+  std::deque<std::shared_ptr<c10d::WorkInfo>> untold_;  ///< Works not yet reported to the end hook
   bool telling_ = false;
   std::int64_t under_way_ = 0;
   std::uint64_t first_interval_ = 0;
-  std::deque<Interval> intervals_{{}};  ///< from the first with any collective
+  std::deque<Interval> intervals_{{}};  ///< starts at the first one with a collective
   std::map<std::uint64_t, Extension> extensions_;
   std::uint64_t next_extension_ = 0;
 };

@@ -1,4 +1,4 @@
-// Torch backend: whether a thread waits for something: it sleeps, and has used no CPU time lately.
+// Torch backend: detects that a thread waits: it sleeps, and has used no CPU time lately.
 #pragma once
 
 #include <pthread.h>
@@ -9,18 +9,18 @@
 
 namespace gtopk::torch_backend {
 
-/// The thread that made it, seen by others while it lives. Not thread-safe.
+/// The thread that made it, observed by others while it lives. Not thread-safe.
 class IdleThread {
  public:
   IdleThread();
 
-  /// How many looks in a row, this one included, have found the thread asleep since the first of
-  /// them. A thread that waits for the GIL wakes every few milliseconds, so it does not count, and
-  /// neither does one that is ready to run and gets no core.
+  /// Returns how many looks in a row, including this one, have found the thread continuously
+  /// asleep. A thread that waits for the GIL wakes every few milliseconds, so it does not count,
+  /// and neither does one that is ready to run but gets no core.
   int look();
   /// Whether it has slept since the last look.
   [[nodiscard]] bool still_asleep() const;
-  /// Begins to count anew.
+  /// Restarts the count.
   void restart() { looks_ = 0; }
 
  private:

@@ -1,5 +1,5 @@
-// Torch backend: what Python calls, as operators torch.ops.gtopk.*. A pybind11 class would need a
-// library per version of Python, too. The Python package around them is in gtopk/.
+// Torch backend: what Python calls, as operators torch.ops.gtopk.*. A pybind11 class would also
+// need a library per version of Python. The Python package around them is in gtopk/.
 //
 // Operators identify a backend by its number: torch gives Python its own c10d.Backend, which has
 // none of our methods and may be a wrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL).
@@ -75,7 +75,7 @@ SparseOptions options_of(std::int64_t k, double density, std::int64_t block,
   return options;
 }
 
-/// ValueError for arguments that are invalid in any group.
+/// Throws ValueError for arguments that are invalid in any group.
 std::int64_t most(std::int64_t d, std::int64_t ranks, std::int64_t k, double density,
                   std::int64_t block, const std::string& algorithm, const std::string& select,
                   const std::string& wire, const std::string& mean, std::int64_t op,
@@ -129,7 +129,7 @@ c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
 using Counts = c10::Dict<std::string, std::int64_t>;
 using Seconds = c10::Dict<std::string, double>;
 
-/// Of the groups that live; empty if none does.
+/// The transport of the living groups; empty if there are none.
 std::string transport_here() {
   for (const BackendPointer& backend : GtopkBackend::living()) {
     try {
@@ -141,7 +141,8 @@ std::string transport_here() {
   return {};
 }
 
-/// Of a backend, or of all of the process. Without figures if the process has been in no group.
+/// The statistics of a backend, or of the whole process. Without figures if the process has been in
+/// no group.
 std::tuple<Counts, Seconds, std::string> statistics(std::optional<std::int64_t> number) {
   Counts counts;
   Seconds seconds;
@@ -207,7 +208,7 @@ Plan last_plan(std::int64_t backend) {
   return told(GtopkBackend::numbered(backend)->last_plan().value_or(PlanReport()));
 }
 
-/// The whole process's; empty if it is in no group.
+/// The flight record of the whole process; empty if it is in no group.
 std::string flight_record() {
   std::vector<BackendPointer> backends = GtopkBackend::living();
   for (const BackendPointer& backend : backends) {
@@ -232,14 +233,14 @@ std::int64_t sequence_number(const c10::intrusive_ptr<c10d::Work>& work) {
   return static_cast<std::int64_t>(work->getSequencenumber());
 }
 
-/// The Work's callbacks have no place in the group's order of calls.
+/// Takes the Work's callbacks out of the group's order of calls.
 void leave_order(const c10::intrusive_ptr<c10d::Work>& work) {
   if (auto* const ours = dynamic_cast<GtopkWork*>(work.get())) {
     ours->leave_order();
   }
 }
 
-/// Of the class that Python has under that name; RuntimeError for all but a few.
+/// An exception of the class that Python has under that name; RuntimeError for all but a few.
 std::exception_ptr exception_of(const std::string& type, const std::string& text) {
   try {
     if (type == "DistBackendError") {
@@ -253,8 +254,8 @@ std::exception_ptr exception_of(const std::string& type, const std::string& text
   }
 }
 
-/// fail(Future future, str type, str text): completes a future with an exception that C++ sees too.
-/// What Python sets is a value in C++, and what a callback raises is a RuntimeError with a
+/// fail(Future future, str type, str text): completes a future with an exception that C++ sees,
+/// too. What Python sets is a value in C++, and what a callback raises is a RuntimeError with a
 /// traceback in its text.
 void fail(const c10::OperatorHandle& /*schema*/, torch::jit::Stack* stack) {
   const std::string text = torch::jit::pop(*stack).toStringRef();
@@ -263,8 +264,8 @@ void fail(const c10::OperatorHandle& /*schema*/, torch::jit::Stack* stack) {
   future->setError(exception_of(type, text));
 }
 
-/// Leaves every group, so that the process can exit even if they were not destroyed. In a forked
-/// child it leaves the parent's alone. last_words: why, for the errors of other ranks; may be
+/// Leaves every group, so that the process can exit even if they were not destroyed. A forked child
+/// does not leave the parent's. last_words: the reason, for the errors of other ranks; may be
 /// empty.
 void shut_down(const std::string& last_words) {
   std::vector<BackendPointer> backends = GtopkBackend::living();

@@ -15,7 +15,7 @@ namespace {
 using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-/// Kept as long as the network needs it; nothing is copied back.
+/// Memory kept for as long as the network needs it; nothing is copied back.
 Contiguous held(const Contiguous& read) { return {read.memory, read.memory}; }
 
 /// `count` parts of equal size.
@@ -28,7 +28,7 @@ Buffers equal_parts(const Buffer& all, int count) {
   return parts;
 }
 
-/// The elements of contiguous ones that lie there.
+/// The elements of contiguous memory that a part covers.
 at::Tensor elements_at(const at::Tensor& memory, const ConstBuffer& part) {
   const BelowAutograd below;
   const auto size = static_cast<std::ptrdiff_t>(memory.element_size());
@@ -38,8 +38,8 @@ at::Tensor elements_at(const at::Tensor& memory, const ConstBuffer& part) {
                                 static_cast<std::ptrdiff_t>(bytes.size()) / size);
 }
 
-/// What this rank sends to itself. On a device it is copied to where it belongs, as the core copies
-/// nothing there, which is told of that place then.
+/// What this rank sends to itself. On a device this copies it to its destination, as the core
+/// copies nothing there, and returns the destination for the core.
 ConstBuffer kept(const ConstBuffer& part, const at::Tensor& from, const Buffer& room,
                  const at::Tensor& to) {
   const bool to_copy = !room.memory.is_host() && part.data != room.data &&
@@ -51,7 +51,7 @@ ConstBuffer kept(const ConstBuffer& part, const at::Tensor& from, const Buffer& 
   return room;
 }
 
-/// In place only if both are.
+/// In place only if both are in place.
 Staging common(Staging one, Staging other) { return one == other ? one : Staging::kStaged; }
 
 void check_list(const std::vector<at::Tensor>& tensors, int size, at::ScalarType dtype,
@@ -79,9 +79,9 @@ std::vector<at::Tensor> list_on_root(const std::vector<std::vector<at::Tensor>>&
   return lists.front();
 }
 
-/// One piece per rank of a tensor cut along its first dimension: into the numbers of rows that
-/// `splits` says, or into equal ones. Splits that do not fit are a RuntimeError and not, as other
-/// bad arguments, a ValueError: PyTorch's suite for backends asks for that.
+/// One piece per rank of a tensor cut along its first dimension: into the numbers of rows in
+/// `splits`, or into equal ones. Splits that do not fit are a RuntimeError and not a ValueError
+/// like other bad arguments, because PyTorch's suite for backends expects that.
 Buffers split_rows(const Contiguous& at, DataType type, int size,
                    const std::vector<int64_t>& splits, const char* which) {
   const at::IntArrayRef shape = at.memory.sizes();
@@ -245,7 +245,7 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
   const std::vector<at::Tensor> list =
       list_on_root(outputs, rank_ == opts.rootRank, input.scalar_type(), size_, kWhat);
   const DataType type = type_to_move(input);
-  // The root's own part goes the way of its place.
+  // The root's own part is staged like its destination.
   const Staging staging =
       list.empty() ? staging_of(input, opts.rootRank)
                    : common(staging_of(input), staging_of(list[static_cast<std::size_t>(rank_)]));

@@ -12,13 +12,13 @@
 
 namespace gtopk::torch_backend {
 
-/// Operations that have succeeded, one after the other. It does not own their tensors before
-/// hold(): those that nobody else uses any more are freed, and missing from the result.
+/// Operations that have succeeded, one after the other. Before hold() it does not own their
+/// tensors: those that nothing else uses are freed, and missing from the result.
 class PastWorks final : public TimedWork {
  public:
-  /// Appends a Work that has succeeded, or others of the past. Frees no tensor.
+  /// Appends a Work that has succeeded, or other past ones. Frees no tensor.
   void add(TimedWork& work);
-  /// Owns from now on what is left of the tensors.
+  /// From now on owns the remaining tensors.
   void hold();
 
   bool isCompleted() override { return true; }
@@ -33,7 +33,7 @@ class PastWorks final : public TimedWork {
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
   std::vector<WeakTensor> tensors_;
-  std::size_t purge_at_ = 4096;  ///< so many: then those that are gone are left out
+  std::size_t purge_at_ = 4096;  ///< at this size, freed tensors are removed
   std::vector<at::Tensor> held_;
   std::optional<Span> span_;
   uint64_t sequence_ = 0;

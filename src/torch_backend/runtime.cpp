@@ -39,7 +39,7 @@ std::shared_ptr<Runtime> Runtime::get() {
     if (!runtime->process->spent()) {
       return runtime;
     }
-    // Groups that hold it keep it; the next ones may meet a peer that it has lost.
+    // Groups that hold it keep it; the next groups may include a peer that it has lost.
     const std::lock_guard lock(process_mutex());
     if (running.lock() == runtime) {
       running.reset();

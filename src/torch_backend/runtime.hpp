@@ -12,12 +12,12 @@ namespace gtopk::torch_backend {
 struct Runtime {
   Runtime();
 
-  Completer completer;  // ends last: the process hands it what it lets go of
+  Completer completer;  // destroyed last, as the process passes it what it releases
   std::shared_ptr<Process> process;
 
   /// The current runtime, or a new one if there is none or its process is spent. Throws
-  /// Error{kInvalidArgument} in the child of a process that had one when it forked: UCX does not
-  /// work there.
+  /// Error{kInvalidArgument} in a child whose parent had one when it forked, as UCX does not work
+  /// there.
   [[nodiscard]] static std::shared_ptr<Runtime> get();
 };
 

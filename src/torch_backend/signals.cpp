@@ -4,8 +4,8 @@
 
 #include <utility>
 
-// Of Python's stable C interface; the process has them, as torch does. PyObject*, PyThreadState*
-// and the enumeration of PyGILState_Ensure() are void* and int here.
+// These belong to Python's stable C interface; the process has them, as torch does. PyObject*,
+// PyThreadState* and the enumeration of PyGILState_Ensure() are void* and int here.
 // NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 int Py_IsInitialized();
@@ -21,7 +21,7 @@ void Py_DecRef(void* object);
 
 namespace gtopk::torch_backend {
 
-/// An error taken from Python, which owns its three objects until Python has it back.
+/// An error taken from Python; this owns its three objects until Python has it back.
 struct HandlerRaised::PythonError {
   void* type = nullptr;
   void* value = nullptr;
@@ -53,7 +53,8 @@ void HandlerRaised::set_error() const {
 
 void run_signal_handlers() {
   const bool main_thread = gettid() == getpid();
-  // Without a state, this thread has never run Python; one that ends Python has none to take.
+  // Without a state, this thread has never run Python. While Python ends, there is no state to
+  // take.
   if (!main_thread || Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) {
     return;
   }

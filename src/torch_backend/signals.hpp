@@ -9,8 +9,8 @@
 #include <mutex>
 #include <stdexcept>
 
-// As in every pybind11, which lets such an exception set Python's error itself. That of torch knows
-// it by its name. NOLINTBEGIN(readability-identifier-naming)
+// Declared as in every pybind11, which lets such an exception set Python's error itself. torch's
+// pybind11 knows it by its name. NOLINTBEGIN(readability-identifier-naming)
 namespace pybind11 {
 class __attribute__((visibility("default"))) builtin_exception : public std::runtime_error {
  public:
@@ -22,25 +22,26 @@ class __attribute__((visibility("default"))) builtin_exception : public std::run
 
 namespace gtopk::torch_backend {
 
-/// What a signal's handler in Python raised, such as KeyboardInterrupt; Python sees it as it was.
+/// What a signal handler in Python raised, such as KeyboardInterrupt; Python gets it unchanged.
 class HandlerRaised final : public pybind11::builtin_exception {
  public:
   struct PythonError;
   explicit HandlerRaised(std::shared_ptr<PythonError> error);
-  void set_error() const override;  ///< holding the GIL
+  void set_error() const override;  ///< requires the GIL
 
  private:
   std::shared_ptr<PythonError> error_;
 };
 
-/// Runs the handlers of signals that came, and throws HandlerRaised if one raises. Does nothing on
-/// any but the process's main thread, and where that does not run Python. Takes the GIL.
+/// Runs the handlers of signals that have arrived, and throws HandlerRaised if one raises. Does
+/// nothing except on the process's main thread, and only if that runs Python. Takes the GIL.
 void run_signal_handlers();
 
 /// How long a thread waits before it looks for signals, and between two looks.
 constexpr std::chrono::milliseconds kSignalsEvery(100);
 
-/// As condition.wait_until(lock, end, done), running signal handlers meanwhile, without the lock.
+/// Like condition.wait_until(lock, end, done), but runs signal handlers meanwhile, without the
+/// lock.
 template <class Done>
 bool wait_until(std::condition_variable& condition, std::unique_lock<std::mutex>& lock,
                 std::chrono::steady_clock::time_point end, Done done) {

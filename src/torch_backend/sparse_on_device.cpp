@@ -17,7 +17,7 @@
 namespace gtopk::torch_backend {
 namespace {
 
-/// What hold() copies.
+/// The number of bytes that hold() copies.
 constexpr std::int64_t kSpare = 8;
 
 std::byte* bytes_of(const at::Tensor& tensor) {
@@ -39,18 +39,18 @@ bool all_in_order(const DeviceTensors& tensors) {
          (!tensors.momentum || lies_in_order(*tensors.momentum));
 }
 
-/// Whether an error of CUDA's runtime says that the kernels do not run on this GPU, or with this
-/// driver: cudaErrorInsufficientDriver, NoKernelImageForDevice, and of its compiler for PTX, which
-/// a GPU newer than the kernels needs, JitCompilerNotFound, UnsupportedPtxVersion and
+/// Whether an error of the CUDA runtime says that the kernels do not run on this GPU, or with this
+/// driver: cudaErrorInsufficientDriver, NoKernelImageForDevice, and from its PTX compiler, which a
+/// GPU newer than the kernels needs, JitCompilerNotFound, UnsupportedPtxVersion and
 /// JitCompilationDisabled.
 bool says_too_old(int error) {
   static constexpr std::array kAll = {35, 209, 221, 222, 223};
   return std::ranges::find(kAll, error) != kAll.end();
 }
 
-/// Loads the kernels of that type, once for each device: a kernel that is loaded when
-/// it is first launched may synchronise then, while a stream waits for a result. Returns false if
-/// the device cannot run them.
+/// Loads the kernels of this type, once for each device, because a kernel that is loaded at its
+/// first launch may synchronise while a stream waits for a result. Returns false if the device
+/// cannot run them.
 bool load_kernels(const cuda::Calls& kernels, c10::Device device, DataType dtype) {
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, std::set<DataType>> loaded;
@@ -92,7 +92,7 @@ std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
     return nullptr;
   }
   if (options.algorithm == "auto" && tensors.noted) {
-    return nullptr;  // an error, of the ordinary call
+    return nullptr;  // the ordinary call reports this error
   }
   const auto path = gpu::device_path_of(
       {
@@ -115,7 +115,7 @@ SparseOnDevice::SparseOnDevice(const cuda::Calls& kernels, const DeviceTensors& 
 
 SparseOnDevice::~SparseOnDevice() {
   if (state_read_ && !state_read_->load(std::memory_order_acquire)) {
-    // The operation was never queued, and the state is still to be read: it is never let go.
+    // The operation was never queued, and the state is still to be read, so it is leaked.
     static_cast<void>(std::make_unique<at::Tensor>(*tensors_.state).release());
   }
 }
@@ -158,11 +158,11 @@ void SparseOnDevice::read_state() {
 void SparseOnDevice::begin() {
   const BelowAutograd below;
   const c10::Stream callers = streams_.current();
-  // Memory is taken in there: there is none to be had while a graph is captured.
+  // This allocates memory, which is impossible while a graph is captured.
   streams_.on_reading([&](const c10::Stream& stream) {
     at::Tensor scratch;
     {
-      const c10::StreamGuard now_current(callers);  // what this frees is the caller's again
+      const c10::StreamGuard now_current(callers);  // what this frees belongs to the caller again
       lay_out();
       scratch = bytes_on(streams_.device(), step_.scratch_bytes());
     }

@@ -2,9 +2,9 @@
 // streams of a gpu::Step (src/gpu/step.hpp). Nothing of the tensor's size is copied, unless ranks
 // sum all of it.
 //
-// The selection is enqueued when the operation is called; what it asks for while it runs, by a
-// launcher; the commit as copies of results are (device_call.hpp). It reads what the core has
-// written.
+// The selection is enqueued when the operation is called. What the operation requests while it runs
+// is enqueued by a launcher. The commit, which reads what the core has written, is enqueued like
+// copies of results (device_call.hpp).
 #pragma once
 
 #include <c10/core/Event.h>
@@ -30,19 +30,19 @@ struct DeviceTensors {
   std::vector<at::Tensor> pieces;
   std::optional<at::Tensor> residual;
   std::optional<at::Tensor> momentum;
-  /// The selector's, on the CPU.
+  /// The selector's state, on the CPU.
   std::optional<at::Tensor> state;
   std::uint64_t d = 0;
   DataType dtype = DataType::kFloat32;
-  /// The result's entries are to be recorded.
+  /// Whether the result's entries are to be recorded.
   bool noted = false;
 };
 
 class SparseOnDevice {
  public:
   /// Null if the call has to be staged: there are no kernels for the device, tensors are not
-  /// contiguous, or it has no way there (gpu::device_path_of()). Throws Error{kInvalidArgument} for
-  /// an invalid call.
+  /// contiguous, or it cannot stay there (gpu::device_path_of()). Throws Error{kInvalidArgument}
+  /// for an invalid call.
   [[nodiscard]] static std::shared_ptr<SparseOnDevice> of(const DeviceTensors& tensors,
                                                           const SparseOptions& options,
                                                           std::uint32_t ranks);
@@ -55,13 +55,13 @@ class SparseOnDevice {
   SparseOnDevice& operator=(SparseOnDevice&&) = delete;
   ~SparseOnDevice();
 
-  /// Takes memory, and enqueues what the operation starts from, after the work of the caller's
-  /// current stream. Throws NotImplementedError while a graph is captured, before it takes
+  /// Allocates memory, and enqueues what the operation starts from, after the work on the caller's
+  /// current stream. While a graph is captured, throws NotImplementedError before it allocates
   /// anything.
   void begin();
-  /// What is between begin() and the operation's start, once it has its number.
+  /// Enqueues the work between begin() and the operation's start, once it has its number.
   void follow(std::uint64_t number);
-  /// Whether the operation asks a launcher for more while it runs.
+  /// Whether the operation asks a launcher for more work while it runs.
   [[nodiscard]] bool asks() const { return step_.path().asks(); }
   /// The operation, which starts once what begin() and follow() have enqueued is done.
   [[nodiscard]] Collective collective(const SparseOptions& options,
@@ -72,18 +72,18 @@ class SparseOnDevice {
   void commit(const c10::Stream& stream) const;
 
  private:
-  /// Apart from the call's tensors: a launcher lets it go, which must not wait for Python.
+  /// Separate from the call's tensors: a launcher releases it, which must not wait for Python.
   struct Blocks {
     at::Tensor pinned;
     at::Tensor on_device;
   };
 
   void lay_out();
-  /// Has the selector's state read when the input stream gets there: the step before this one
-  /// writes it when it ends.
+  /// Has the selector's state read when the input stream gets there, as the previous step writes it
+  /// when it ends.
   void read_state();
-  /// Notes what the stream, which is current, uses of the call: torch takes care of what is copied,
-  /// and not of what kernels read.
+  /// Notes what the stream, which is current, uses of the call: torch tracks what is copied, but
+  /// not what kernels read.
   void in_use_on(const c10::Stream& stream) const;
   void hold(const at::Tensor& pinned) const;
 
@@ -91,11 +91,11 @@ class SparseOnDevice {
   const std::optional<std::uint64_t> seed_;
   DeviceStreams& streams_;
   gpu::Step step_;
-  /// On the input stream, behind begin() and follow(): an operation that fails before it starts
-  /// ends before they are done, and what is enqueued behind its end reads the table of pieces.
+  /// Recorded on the input stream, after begin() and follow(). An operation that fails before it
+  /// starts ends before they are done, and work enqueued after its end reads the table of pieces.
   c10::Event laid_;
   std::shared_ptr<Blocks> blocks_ = std::make_shared<Blocks>();
-  std::shared_ptr<std::atomic<bool>> state_read_;  ///< null: nobody reads it
+  std::shared_ptr<std::atomic<bool>> state_read_;  ///< null: nothing reads it
 };
 
 }  // namespace gtopk::torch_backend

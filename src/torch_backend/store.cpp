@@ -29,10 +29,11 @@ struct Client {
   TorchStore client;
 };
 
-/// The store itself, or where a call that waits keeps other threads out, as in a TCPStore, a client
-/// of our own: else whoever waits in the store would keep this process from looking up addresses,
-/// even that of a rank that asks whether it lives. All groups over a store share one; it goes with
-/// the last of them. (A weak reference of c10's to a store would keep its server and its socket.)
+/// The store itself or, if a waiting call keeps other threads out, as in a TCPStore, a client of
+/// our own. Otherwise a thread that waits in the store would keep this process from looking up
+/// addresses, even that of a rank that asks whether it is alive. All groups over a store share one
+/// client, which is released with the last of them. (A weak reference of c10's to a store would
+/// keep its server and its socket.)
 std::shared_ptr<TorchStore> for_lookups(const c10::intrusive_ptr<c10d::Store>& store) {
   auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get());
   if (tcp == nullptr) {
@@ -87,8 +88,8 @@ std::optional<std::string> TorchStore::find(std::string_view key,
                                             std::chrono::nanoseconds at_most) {
   const std::vector<std::string> keys{std::string(key)};
   const auto end = std::chrono::steady_clock::now() + at_most;
-  // torch's own wait() holds a lock that keeps other threads from the store, and writes warnings to
-  // stderr when it times out.
+  // torch's own wait() holds a lock that keeps other threads out of the store, and writes warnings
+  // to stderr when it times out.
   std::chrono::nanoseconds pause = kFirstPause;
   return calling("looking for", key, [&]() -> std::optional<std::string> {
     while (!store_->check(keys)) {

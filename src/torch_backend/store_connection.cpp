@@ -24,7 +24,7 @@ std::optional<ino_t> inode_of(int descriptor) {
 
 /// The port at the other end, or 0.
 std::uint16_t peer_port(int descriptor) {
-  sockaddr_in6 peer{};  // an IPv4 address has its port at the same place
+  sockaddr_in6 peer{};  // an IPv4 address has its port at the same offset
   socklen_t size = sizeof(peer);
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): the socket interface's own way
   if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) != 0 ||
@@ -59,7 +59,7 @@ std::vector<StoreConnection::Socket> StoreConnection::connections() const {
 bool StoreConnection::closed() const {
   return std::ranges::any_of(sockets_, [](const Socket& each) {
     if (inode_of(each.descriptor) != each.inode) {
-      return false;  // the number has another meaning by now
+      return false;  // the descriptor has been reused
     }
     char next = 0;
     const ssize_t got = ::recv(each.descriptor, &next, 1, MSG_PEEK | MSG_DONTWAIT);

@@ -1,6 +1,6 @@
-// Torch backend: the connection of a TCPStore's client, which torch does not expose, so it is found
-// among this process's descriptors. Whoever uses a client after its server has gone gets an error
-// from torch, and a stack trace on stderr: so look before.
+// Torch backend: the connection of a TCPStore's client. torch does not expose it, so it is found
+// among this process's descriptors. A client used after its server has gone throws an error from
+// torch, and prints a stack trace to stderr, so check before.
 #pragma once
 
 #include <sys/types.h>
@@ -12,9 +12,9 @@ namespace gtopk::torch_backend {
 
 class StoreConnection {
  public:
-  /// Before the client connects to that port.
+  /// Construct it before the client connects to that port.
   explicit StoreConnection(std::uint16_t port);
-  /// After it has connected: what is new since is its connection.
+  /// Call it after the client has connected: the descriptor that is new since is its connection.
   void made();
   /// Whether the server has closed it. False if it was not found.
   [[nodiscard]] bool closed() const;

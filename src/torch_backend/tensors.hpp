@@ -8,20 +8,20 @@
 
 namespace gtopk::torch_backend {
 
-/// Throws ValueError for a type that has no reduction here.
+/// Throws ValueError for a type that cannot be reduced.
 [[nodiscard]] DataType data_type(const at::Tensor& tensor);
 /// For moving, not reducing: accepts every type. Types unknown to the core keep torch's number.
 [[nodiscard]] DataType type_to_move(const at::Tensor& tensor);
 /// The core's message with torch's type numbers replaced by their names.
 [[nodiscard]] std::string with_names_of_types(std::string text);
-/// Throws NotImplementedError for PREMUL_SUM, which has a factor as well: see reduction().
+/// Throws NotImplementedError for PREMUL_SUM, which also has a factor: see reduction().
 [[nodiscard]] ReduceOp reduce_op(const c10d::ReduceOp& op);
 
 struct Reduction {
   ReduceOp op = ReduceOp::kSum;
-  double factor = 1;  ///< of PREMUL_SUM: what this rank's elements are multiplied by first
+  double factor = 1;  ///< for PREMUL_SUM: multiplies this rank's elements first
 };
-/// Also for PREMUL_SUM; a factor in a tensor is read now. Throws ValueError.
+/// Also accepts PREMUL_SUM; a factor in a tensor is read now. Throws ValueError.
 [[nodiscard]] Reduction reduction(const c10d::ReduceOp& op);
 /// Throws ValueError.
 [[nodiscard]] MeanOver mean_named(const std::string& name);
@@ -29,8 +29,8 @@ struct Reduction {
 /// Throws ValueError.
 [[nodiscard]] Semantics semantics_named(const std::string& name);
 
-/// The only tensor of a list, checked: dense, on the CPU or a device that is served. `what` names
-/// the call in errors.
+/// The only tensor of a list, checked: dense, on the CPU or a supported device. `what` names the
+/// call in errors.
 [[nodiscard]] const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what);
 void check_dense(const at::Tensor& tensor, const char* what);
 

@@ -39,11 +39,11 @@ void when_all(Futures parts, std::function<void(const Futures&)> then) {
   for (const FuturePointer& part : gathering->parts) {
     part->addCallback([one_less](Future&) { one_less(); }, false);
   }
-  one_less();  // covers the case of no futures, too
+  one_less();  // also covers the case of no futures
 }
 
 void concatenate(const Futures& parts, Future& whole) {
-  // The whole's future records, for each device, a stream that has waited for the parts.
+  // The combined future records, for each device, a stream that has waited for the parts.
   std::vector<c10::Stream> streams;
   for (const c10::Device device : whole.devices()) {
     const c10::impl::VirtualGuardImpl guard(device.type());
@@ -56,15 +56,15 @@ void concatenate(const Futures& parts, Future& whole) {
       whole.setError(part->exception_ptr());
       return;
     }
-    part->wait();  // waits on its streams only: it is complete
+    part->wait();  // waits only on its streams, as it is complete
     const std::vector<at::Tensor> tensors = part->value().toTensorVector();
     result.insert(result.end(), tensors.begin(), tensors.end());
   }
   whole.markCompleted(c10::IValue(std::move(result)));
 }
 
-/// Of c10d::WorkResults: what ended the group comes before what it survived, and that before
-/// success.
+/// The worst of c10d::WorkResults: what ended the group outranks what it survived, and that
+/// outranks success.
 std::int64_t worst(const Futures& parts) {
   const auto badness = [](const FuturePointer& part) {
     switch (static_cast<c10d::WorkResult>(part->value().toInt())) {
@@ -78,7 +78,7 @@ std::int64_t worst(const Futures& parts) {
     }
     return 2;
   };
-  const auto found = std::ranges::max_element(parts, {}, badness);  // the first of these
+  const auto found = std::ranges::max_element(parts, {}, badness);  // the first of equal ones
   return found == parts.end() ? static_cast<std::int64_t>(c10d::WorkResult::SUCCESS)
                               : (*found)->value().toInt();
 }
@@ -86,7 +86,7 @@ std::int64_t worst(const Futures& parts) {
 bool has_succeeded(TimedWork& work) {
   try {
     return work.isCompleted() && work.isSuccess();
-  } catch (const c10::Error&) {  // a device has failed, which wait() tells
+  } catch (const c10::Error&) {  // a device has failed, which wait() reports
     return false;
   }
 }
@@ -249,7 +249,7 @@ Works Window::Called::release() {
   Works let_go;
   Works kept;
   held = 0;
-  PastWorks* last = nullptr;  // the end of `kept`, if it is of the past
+  PastWorks* last = nullptr;  // the last element of `kept`, if it is a PastWorks
   for (auto& work : works) {
     auto* const past = dynamic_cast<PastWorks*>(work.get());
     if (past == nullptr && !has_succeeded(*work)) {

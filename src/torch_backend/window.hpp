@@ -24,21 +24,21 @@ class CoalescedWork final : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
-  /// Waits for all of them, even if one fails early: none is in flight any more when this returns
-  /// or throws, unless the timeout has passed.
+  /// Waits for all of them, even if one fails early: when this returns or throws, none is in flight
+  /// any more, unless the timeout has passed.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  /// Of the first that ended the group; else of the first that failed.
+  /// That of the first Work that ended the group, or else of the first that failed.
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
-  /// Of its last collective, which is the group's number then; 0 if there is none.
+  /// That of its last collective; 0 if there is none.
   uint64_t getSequencenumber() const override;
   /// Milliseconds from the first call to the last end; throws before that.
   float getDuration() const override;
 
  private:
   const Works works_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;  // under mutex_
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_
 };
 
 /// Any thread.
@@ -46,26 +46,26 @@ class Window {
  public:
   /// Joins one that is open, unless a call has raised in it.
   void open();
-  /// What was called since it was opened; nothing if it is not open.
+  /// What was called since the window was opened; nothing if it is not open.
   [[nodiscard]] Works close();
-  /// Where it is open. Returns Works that it lets go of, to be freed without locks: tensors may be
-  /// Python's.
+  /// Adds the Work if the window is open. Returns Works that it drops, to be freed without locks:
+  /// tensors may be Python's.
   [[nodiscard]] Works note(const c10::intrusive_ptr<GtopkWork>& work);
-  /// A call has raised. If it is caught, the window goes on. If not, torch never closes it; so the
-  /// next one does not join it.
+  /// A call has raised. If the exception is caught, the window stays open. If not, torch never
+  /// closes it, so the next window does not join it.
   void raised();
 
  private:
-  /// If Python leaves a window by an exception, nobody may ever ask for its Works: from this many
-  /// on, or from the first on after a call that raised, PastWorks take the place of those that have
+  /// If Python leaves a window by an exception, its Works may never be requested. So from this many
+  /// on, or from the first on after a call that raised, PastWorks replace those that have
   /// succeeded.
   static constexpr std::size_t kMany = 4096;
 
   struct Called {
     Works works;
     bool raised = false;
-    std::size_t release_at = kMany;  ///< how many are held then
-    std::size_t held = 0;            ///< without those of the past
+    std::size_t release_at = kMany;  ///< replace Works when this many are held
+    std::size_t held = 0;            ///< Works that are not past ones
 
     [[nodiscard]] Works release();
   };
@@ -74,7 +74,7 @@ class Window {
   std::optional<Called> called_;
 };
 
-/// Tells the window when its scope is left by an exception.
+/// Notifies the window when an exception leaves its scope.
 class NotesError {
  public:
   explicit NotesError(Window& window) : window_(window), exceptions_(std::uncaught_exceptions()) {}

@@ -18,7 +18,7 @@ namespace {
 
 std::atomic<std::uint64_t> works_made{0};
 
-/// The exception for Python. `ends_group` is set if this error is the one that ended the group.
+/// The exception for Python. Sets `ends_group` if this error is the one that ended the group.
 std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_point,
                               GroupState& group, bool& ends_group) {
   if (!error) {
@@ -45,8 +45,7 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
 /// longer than a small collective.
 constexpr std::chrono::microseconds kSpin(50);
 
-/// How long the error of a device that has failed is held back for that of the operation, which
-/// says more.
+/// How long the error of a failed device is held back for the operation's error, which says more.
 constexpr std::chrono::milliseconds kFailureIsKnown = 3 * gpu::Watch::kPeriod;
 
 /// Returns when the operation has ended, or after kSpin.
@@ -63,7 +62,7 @@ Completer*& let_go_through() {
   return completer;
 }
 
-/// On the engine thread, while Works may be let go of.
+/// Lives on the engine thread while Works may be released.
 class LetGo {
  public:
   explicit LetGo(Completer& completer) { let_go_through() = &completer; }
@@ -99,8 +98,8 @@ struct GtopkWork::Held {
       keep();
       return;
     }
-    // To end an event, torch makes its device current, and then makes the one before current again:
-    // on a thread that has used none, that would be device 0, with some 500 MB for a context there.
+    // To destroy an event, torch makes its device current and then restores the former one. On a
+    // thread that has used none, that would be device 0, where a context takes some 500 MB.
     c10::OptionalDeviceGuard now_current;
     try {
       if (device) {
@@ -114,8 +113,7 @@ struct GtopkWork::Held {
   }
 
  private:
-  /// For good: torch frees neither events nor pinned memory of a device that has failed, but
-  /// throws.
+  /// Leaks it: torch throws when it frees events or pinned memory of a device that has failed.
   void keep() { static_cast<void>(std::make_unique<Held>(std::move(*this)).release()); }
 };
 
@@ -253,8 +251,8 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
     GtopkWork& work = *self;
     work.operation_ended(completer, error, std::move(self));
   };
-  // Torch may drop the Work at once; the engine keeps it, and with it the tensors, for as long as
-  // the network reads or writes them.
+  // Torch may drop the Work at once; the engine keeps it, and its tensors, for as long as the
+  // network reads or writes them.
   call.keepalive = std::shared_ptr<void>(nullptr, [self, &completer](void*) mutable {
     const LetGo let_go(completer);
     self.reset();
@@ -296,8 +294,7 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   }
   const bool copies = finish_ || on_device || std::ranges::any_of(memory_, &Contiguous::is_copy);
   if (!error && after_earlier_ && !group_->have_ended_before(*interval_)) {
-    // In the engine they have ended. Their results may still have to be copied to where they
-    // belong.
+    // In the engine they have ended, but results may still have to be copied to their destination.
     completer.run([self = std::move(self)]() mutable {
       self->group_->wait_for_those_before(*self->interval_);
       finish(end(std::move(self), nullptr));
@@ -317,7 +314,7 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   bool ends_group = false;
   const std::exception_ptr seen = for_python(error, c10d::isP2POp(opType_), *group_, ends_group);
   if (ends_group && group_->has_abort_hooks()) {
-    // They run before waiters go on, and may take any time.
+    // They run before waiters continue, and may take any time.
     completer.run([self = std::move(self), seen]() mutable {
       self->group_->run_abort_hooks();
       finish(end(std::move(self), seen));
@@ -325,7 +322,7 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
     return;
   }
   if (recordFunctionEndCallback_) {
-    // The profiler's. It brings back the caller's state, for which it may wait for the GIL.
+    // This is the profiler's. It restores the caller's state, for which it may wait for the GIL.
     completer.run([self = std::move(self), seen]() mutable { finish(end(std::move(self), seen)); });
     return;
   }
@@ -365,7 +362,7 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
   const std::optional<CallOrder::InFlight> in_flight = std::move(self->in_flight_);
   const Clock::time_point over_at = Clock::now();
   self->tell_group(error != nullptr, over_at);
-  // Before anybody who waits goes on and calls what ends next.
+  // Do this before a waiter continues and calls what ends next.
   if (const std::shared_ptr<c10d::WorkInfo> info = self->info_for_hook(over_at)) {
     GroupState::tell_end_hook(group, info, *self->completer_);
   }
@@ -386,7 +383,7 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
       work.exception_ = std::move(error);
     }
     if (!work.future_) {
-      // This Work may never be waited for: the next wait() in the group raises the error.
+      // This Work may never be waited for, so the next wait() in the group raises the error.
       if (work.exception_ && work.device_ && work.device_->copies_ahead()) {
         work.unseen_->note(work.exception_);
       }

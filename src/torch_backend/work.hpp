@@ -25,7 +25,7 @@ namespace gtopk::torch_backend {
 /// Longer timeouts count as this one: added to a clock's time, they could overflow.
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
-/// A Work that knows when what it is for ran.
+/// A Work that knows when its operation ran.
 class TimedWork : public c10d::Work {
  public:
   using Clock = std::chrono::steady_clock;
@@ -41,11 +41,11 @@ class TimedWork : public c10d::Work {
     }
   };
   using Work::Work;
-  /// Callbacks of `whole`, which its future's callbacks complete, count as its future's.
+  /// Counts callbacks of `whole`, which its future's callbacks complete, as its future's.
   virtual void is_part_of(const c10::intrusive_ptr<c10::ivalue::Future>& whole) {
     static_cast<void>(whole);
   }
-  /// From the call to the end; throws before that.
+  /// The time from the call to the end; throws before that.
   [[nodiscard]] virtual Span span() const = 0;
   float getDuration() const final { return span().milliseconds(); }
 };
@@ -64,21 +64,21 @@ class GtopkWork final : public TimedWork {
   GtopkWork& operator=(GtopkWork&&) = delete;
   ~GtopkWork() override;
 
-  // A Work has ended when its results are in place and the value of its future, where somebody
-  // asked for one, is set. The future's callbacks run after that: they may wait for the Work.
-  // wait() runs Python's signal handlers; where one raises, the operation goes on without it.
-  // On a device, wait() lets the current stream wait, and blocks only where a time is given or
+  // A Work has ended when its results are in place and its future, if one was requested, has its
+  // value. The future's callbacks run after that, as they may wait for the Work. wait() runs
+  // Python's signal handlers; if one raises, the operation continues without it. On a device,
+  // wait() makes the current stream wait, and blocks only if a timeout is given or
   // GTOPK_BLOCKING_WAIT says so; the future is set when the network has done its part.
   bool isCompleted() override;
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return result_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  /// Of a c10d::WorkResult; never an error.
+  /// Its value is a c10d::WorkResult; it never has an error.
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
-  /// Of a receive.
+  /// For receives.
   int sourceRank() const override;
-  /// As in error texts: 1 for a group's first collective; 0 for a message, and until a deferred
-  /// collective starts.
+  /// As in error texts: 1 for a group's first collective; 0 for a message, and for a deferred
+  /// collective until it starts.
   uint64_t getSequencenumber() const override { return sequence_; }
   [[nodiscard]] Span span() const override;
 #if TORCH_VERSION_MINOR >= 14
@@ -88,32 +88,32 @@ class GtopkWork final : public TimedWork {
   uint64_t getCompletionKey() const override { return key_; }
 #endif
 
-  /// On success `finish` runs after results are copied back, and before anybody is told. Call at
-  /// most once, before the operation is started.
+  /// On success `finish` runs after results are copied back, and before any waiter is notified.
+  /// Call at most once, before the operation is started.
   void at_end(std::function<void()> finish) { finish_ = std::move(finish); }
-  /// See DeviceCall::also_write(); of tensors on a device.
+  /// See DeviceCall::also_write(); for tensors on a device.
   void also_write(std::function<void(const c10::Stream& stream)> write) {
     device_->also_write(std::move(write));
   }
   /// See DeviceCall::also_read().
   void also_read(std::function<void()> read) { device_->also_read(std::move(read)); }
-  /// Its operation waits at a gate before it commits: see DeviceCall::copy_late(), and no barrier
-  /// waits for it meanwhile.
+  /// Its operation waits at a gate before it commits: see DeviceCall::copy_late(). No barrier waits
+  /// for it meanwhile.
   void wait_at_gate() {
     gated_ = true;
     if (device_) {
       device_->copy_late();
     }
   }
-  /// See DeviceCall::watch(); a no-op for tensors of the CPU.
+  /// See DeviceCall::watch(); a no-op for CPU tensors.
   void watch_device(gpu::Watch::Failed failed) {
     if (device_) {
       device_->watch(std::move(failed));
     }
   }
-  /// On success it ends after all earlier collectives of the group, their results included.
+  /// On success it ends after all earlier collectives of the group, including their results.
   void end_after_earlier() { after_earlier_ = true; }
-  /// Callbacks of its future have no place in the group's order: they call no collectives of it.
+  /// Takes its future's callbacks out of the group's order: they call no collectives of the group.
   /// Call before its future is requested.
   void leave_order() { in_order_ = false; }
   [[nodiscard]] bool on_device() const { return device_ != nullptr; }
@@ -122,16 +122,16 @@ class GtopkWork final : public TimedWork {
   /// Where the core stores the sender of a receive; set in advance if the sender is known.
   [[nodiscard]] std::uint32_t& source() { return source_; }
 
-  /// How the core is to be called, as operation `sequence` of a group of that state; `unseen`: see
-  /// UnseenError.
+  /// The settings for the core's call, as operation `sequence` of a group of this state; `unseen`:
+  /// see UnseenError.
   [[nodiscard]] Call call(Completer& completer, std::chrono::milliseconds timeout,
                           uint64_t sequence, std::shared_ptr<GroupState> group,
                           std::shared_ptr<UnseenError> unseen);
-  /// The core did not take the call: it is as if it had not been made.
+  /// The core did not take the call; this undoes it.
   void not_taken();
-  /// The core has been called. `polling_pays`: see Communicator.
+  /// Called once the core has taken the call. `polling_pays`: see Communicator.
   void begin(bool polling_pays);
-  /// It is called later, in its turn.
+  /// It is called later, when its turn comes.
   void deferred(CallOrder::EntryPointer entry);
   void is_part_of(const c10::intrusive_ptr<Future>& whole) override;
 
@@ -144,68 +144,70 @@ class GtopkWork final : public TimedWork {
   /// What a Work holds.
   struct Held;
 
-  /// What those who wait look at. Whoever ends the Work holds it as well, and lets go of the Work
-  /// before it tells them: so they are the last to hold tensors, and free them themselves.
+  /// Completion state shared with waiters. The thread that ends the Work also holds it, and
+  /// releases the Work before it notifies them. So waiters hold the tensors last, and free them
+  /// themselves.
   struct Ending {
     std::mutex mutex;  ///< also guards the Work's own state
     std::condition_variable told;
     bool completed = false;
-    /// Whether the operation has ended, readable without the mutex.
+    /// Whether the operation has ended; readable without the mutex.
     std::atomic<bool> over{false};
   };
 
-  /// Called on the engine thread: neither throws nor copies.
+  /// Called on the engine thread; neither throws nor copies.
   void operation_ended(Completer& completer, const std::exception_ptr& error, Self self) noexcept;
   void copy_back(Self self);
-  /// Wakes waiters. Returns `self` if its future is to be completed next; else this Work may be
-  /// gone.
+  /// Wakes waiters. Returns `self` if its future is to be completed next; otherwise this Work may
+  /// no longer exist.
   [[nodiscard]] static Self end(Self self, std::exception_ptr error);
   /// Completes the future of a Work that has ended: now or, if callbacks of others come first,
-  /// later. Not on the engine's thread.
+  /// later. Do not call on the engine's thread.
   static void finish(Self self);
   void complete() const;
-  /// Its future has been made: its callbacks get their place in the group's order.
+  /// Its future has been made: gives its callbacks their place in the group's order.
   void follow();
-  /// A callback waits for it.
+  /// Called before a callback waits for it.
   void want();
-  /// Its extended timeouts and completion hooks, before anybody sees the end.
+  /// Reports to extended timeouts and completion hooks, before the end becomes visible.
   void tell_group(bool failed, Clock::time_point over_at);
-  /// What the end hook is told after that; null where there is none.
+  /// What the end hook gets after that; null if there is no hook.
   [[nodiscard]] std::shared_ptr<c10d::WorkInfo> info_for_hook(Clock::time_point over_at) const;
-  /// False if its results are copied late: there is nothing that a stream can wait for yet.
+  /// False if its results are copied late, so that there is nothing yet for a stream to wait for.
   [[nodiscard]] bool wait_on_stream();
-  /// Of the device, where the operation has none.
+  /// Rethrows the device's error if the operation has none of its own.
   [[noreturn]] void raise_instead(const std::exception_ptr& of_device);
-  /// Throws the error, if there is one; with the mutex held.
+  /// Throws the error, if any. Call with the mutex held.
   void raise() const;
-  /// Torch keeps a list of Works that are in flight, for graphs that begin with one.
+  /// Leaves torch's list of Works in flight, which graphs use that begin with one.
   void leave_registry();
 
   std::vector<Contiguous> memory_;
   std::vector<at::Tensor> result_;
   std::function<void()> finish_;
   const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
-  c10::intrusive_ptr<Future> future_;   // under the mutex
+  c10::intrusive_ptr<Future> future_;   // guarded by the mutex
   std::unique_ptr<DeviceCall> device_;  // null on the CPU
   std::shared_ptr<UnseenError> unseen_;
   std::shared_ptr<GroupState> group_;
   Completer* completer_ = nullptr;
-  std::vector<std::uint64_t> extensions_;  ///< that end with this Work
+  std::vector<std::uint64_t> extensions_;  ///< end with this Work
   std::atomic<std::chrono::milliseconds> timeout_{std::chrono::milliseconds(0)};
   Clock::time_point began_;
-  Clock::time_point over_at_;  ///< under the mutex
-  const std::uint64_t key_;    ///< no other Work of this process has it
+  Clock::time_point over_at_;  ///< guarded by the mutex
+  const std::uint64_t key_;    ///< unique among this process's Works
   std::atomic<uint64_t> sequence_ = 0;
-  const CallOrder::EntryPointer caller_ = CallOrder::calling();  ///< whose callback called it
+  const CallOrder::EntryPointer caller_ = CallOrder::calling();  ///< in whose callback it was
+                                                                 ///< called
   std::optional<CallOrder::InFlight> in_flight_;                 ///< from call() to the end
-  CallOrder::EntryPointer entry_;                                ///< under the mutex
+  CallOrder::EntryPointer entry_;                                ///< guarded by the mutex
   bool in_order_ = true;
   c10d::WorkResult outcome_ = c10d::WorkResult::SUCCESS;  ///< written before the end
   std::uint32_t source_ = 0;
   std::atomic<bool> polls_ = false;
   bool after_earlier_ = false;
   bool gated_ = false;
-  std::optional<std::uint64_t> interval_;  ///< of a collective: see GroupState
+  std::optional<std::uint64_t> interval_;  ///< for a collective: see GroupState
   int forks_;
 };
 

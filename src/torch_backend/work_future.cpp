@@ -8,7 +8,7 @@
 namespace gtopk::torch_backend {
 
 c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
-  want();  // it may be to wait for the future, which is not seen
+  want();  // the caller may be about to wait for the future, which cannot be seen
   const std::lock_guard lock(ending_->mutex);
   if (!future_) {
     std::vector<c10::Device> devices;
@@ -18,11 +18,11 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
     future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
     if (ending_->completed) {
       if (exception_ && device_) {
-        unseen_->forget(exception_);  // the future has it
+        unseen_->forget(exception_);  // the future reports it
       }
       complete();
     } else {
-      // Its first callback: threads waiting for the Work go on before the other callbacks run.
+      // This callback is the first: threads waiting for the Work continue before the others run.
       future_->addCallback(
           [ending = ending_](Future&) {
             { const std::lock_guard set(ending->mutex); }
@@ -75,7 +75,7 @@ void GtopkWork::finish(Self self) {
     entry->order->ended(entry, completer, [self = std::move(self)] { self->complete(); });
     return;
   }
-  // What its callbacks call comes in the place of the callback that has called it.
+  // What its callbacks call takes the place of the callback that called it.
   const CallOrder::Within within(self->caller_);
   const CallOrder::InFlight in_flight(self->caller_);
   self->complete();
@@ -99,13 +99,13 @@ void GtopkWork::complete() const {
     future_->setError(exception_);
     return;
   }
-  // The future records the current stream, so it must be the one that has the results.
+  // The future records the current stream, so that must be the one that has the results.
   c10::OptionalStreamGuard on_stream;
   if (device_) {
     try {
       on_stream.reset_stream(device_->stream());
       static_cast<void>(device_->await(memory_));
-      static_cast<void>(device_->has_results());  // throws before torch would, in the middle
+      static_cast<void>(device_->has_results());  // throws before torch would, midway
     } catch (...) {                               // the device has failed
       future_->setError(std::current_exception());
       return;
