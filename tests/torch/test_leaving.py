@@ -103,6 +103,12 @@ dist.destroy_process_group()
 """
 
 
+def ways(*hows: str, over_tcp: tuple[str, ...]) -> pytest.MarkDecorator:
+    """Each way to leave over shared memory, and those over TCP that differ there."""
+    cases = [*((how, "shared memory") for how in hows), *((how, "tcp") for how in over_tcp)]
+    return pytest.mark.parametrize(("how", "transport"), cases)
+
+
 class Job:
     """Ranks that run a script, one of which leaves."""
 
@@ -156,8 +162,7 @@ class Job:
             log.close()
 
 
-@pytest.mark.parametrize("transport", ["shared memory", "tcp"])
-@pytest.mark.parametrize("how", ["destroyed", "exited", "raised", "killed"])
+@ways("destroyed", "exited", "raised", "killed", over_tcp=("destroyed", "killed"))
 def test_first_contact_with_a_rank_that_is_gone_names_it_at_once(how: str, transport: str) -> None:
     with Job(FIRST_CONTACTS, how, transport, size=5, leaver=4) as job:
         errors = list(job.heard())
@@ -176,8 +181,7 @@ def test_first_contact_with_a_rank_that_is_gone_names_it_at_once(how: str, trans
                 assert "its last error: RuntimeError: no such dataset" in error, (rank, what, error)
 
 
-@pytest.mark.parametrize("transport", ["shared memory", "tcp"])
-@pytest.mark.parametrize("how", ["exited", "raised", "raised and destroyed", "killed"])
+@ways("exited", "raised", "raised and destroyed", "killed", over_tcp=("raised", "killed"))
 def test_a_rank_that_ends_right_after_init_is_named_by_the_first_collective(
     how: str, transport: str
 ) -> None:
@@ -193,8 +197,7 @@ def test_a_rank_that_ends_right_after_init_is_named_by_the_first_collective(
                     assert "RuntimeError: no such dataset" in error, (rank, error)
 
 
-@pytest.mark.parametrize("transport", ["shared memory", "tcp"])
-@pytest.mark.parametrize("how", ["exited", "raised", "killed"])
+@ways("exited", "raised", "killed", over_tcp=("killed",))
 def test_a_rank_that_takes_the_store_with_it_is_named_all_the_same(
     how: str, transport: str
 ) -> None:

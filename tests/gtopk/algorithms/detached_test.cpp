@@ -113,15 +113,15 @@ class Device {
     (void)Room::in(measured, vector.tiles, problem_.d, rule_);
     sparse::device::Room dealt(static_cast<std::byte*>(memory(measured.taken())));
     const Room room = Room::in(dealt, vector.tiles, problem_.d, rule_);
-    sparse::device::select_by<T, Index>(rule_, executor_, vector, problem_.d, room,
-                                        typed<T>(lists_.selected), &report_, state_.numbers.data(),
-                                        next_.numbers.data());
+    sparse::device::select_by<T>(rule_, executor_, vector, problem_.d, room,
+                                 typed<T>(lists_.selected), &report_, state_.numbers.data(),
+                                 next_.numbers.data());
   }
   template <class T>
   void commit() {
     const sparse::Edits<Accumulation<T>, Index> edits{
         static_cast<Index*>(lists_.cleared), typed<T>(lists_.returned), typed<T>(lists_.delivered)};
-    sparse::device::commit<T, Index>(
+    sparse::device::commit<T>(
         executor_, acc<T>(), nullptr, edits, &counts_,
         static_cast<Accumulation<T>>(detached_divisor(problem_.options, ranks_)));
   }

@@ -56,7 +56,6 @@ class HostAcc final : public AccDevice, public LateWork {
     piece_.residual = tensor.residual ? tensor.residual->data() : nullptr;
     piece_.size = problem.d;
     acc_.dtype = problem.type;
-    acc_.index_bytes = room_.index_bytes;
     acc_.pieces = &piece_;
     acc_.count = 1;
     acc_.d = problem.d;
@@ -129,7 +128,6 @@ class HostAcc final : public AccDevice, public LateWork {
     ask(std::move(done), [this] {
       visit_floating(problem_.type, [&]<class T>() {
         cuda::FindCall call;
-        call.index_bytes = room_.index_bytes;
         call.d = problem_.d;
         call.seed = seed();
         call.columns = room_.columns;
