@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "src/engine/engine.hpp"
+#include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/inproc_ranks.hpp"
 
