@@ -1,5 +1,4 @@
-// Engine: the input of an operation, while a copy from a device to the caller's memory is in
-// flight.
+// Engine: the input of an operation while a copy from a device to the caller's memory is in flight.
 #pragma once
 
 #include <functional>
@@ -22,7 +21,7 @@ class AwaitedInput {
   ~AwaitedInput() { gate_->forget(waiter_); }
 
   [[nodiscard]] bool decided() const { return gate_->verdict().has_value(); }
-  /// The operation must run without it, and fail.
+  /// Gives up: the operation must run without its input, and fail.
   void give_up() { gate_->shut(); }
 
  private:

@@ -6,12 +6,12 @@
 namespace gtopk::engine {
 namespace {
 
-// The kernel puts a page on the NUMA node of the thread that writes it first. That is to be the
-// engine's, which is near the NIC, also where the compute thread fills the buffer.
+// The kernel puts a page on the NUMA node of the thread that first writes it. That should be the
+// engine's thread, which is near the NIC, even if the compute thread fills the buffer.
 constexpr std::size_t kTouched = 64 << 10U;
 constexpr std::size_t kPage = 4096;
 
-/// Buffers of one size that are kept at most: each small one may be all that keeps a page from the
+/// The most buffers of one size that are kept: each small one may be all that keeps a page from the
 /// kernel.
 constexpr std::size_t kMostPerClass = 256;
 
@@ -66,7 +66,7 @@ std::size_t BufferPool::kept_bytes() const {
 
 void BufferPool::free_idle() {
   for (Class& of_size : classes_) {
-    // The last one given back is the next one taken: idle are the first.
+    // The last buffer returned is the next one taken, so the idle ones are first.
     const auto begin = of_size.kept.begin();
     of_size.kept.erase(begin, begin + static_cast<std::ptrdiff_t>(of_size.idle));
     of_size.idle = of_size.kept.size();

@@ -1,6 +1,6 @@
 // Engine: memory for messages, kept between operations so that the steady state neither allocates
-// nor faults pages. What has not been needed for long is freed: sizes that change all the time
-// would otherwise hold the most that was ever needed of each. Engine thread only.
+// nor faults pages. Memory that has not been needed for long is freed: otherwise, sizes that keep
+// changing would hold the most that each ever needed. Engine thread only.
 #pragma once
 
 #include <array>
@@ -32,26 +32,26 @@ class BufferPool {
 
   /// How often take() had to allocate.
   [[nodiscard]] std::size_t allocations() const { return allocations_; }
-  /// Bytes that operations have now.
+  /// Bytes that operations hold now.
   [[nodiscard]] std::size_t taken_bytes() const { return taken_bytes_; }
   /// Bytes that are kept for the next operations.
   [[nodiscard]] std::size_t kept_bytes() const;
 
-  /// After so many take() those buffers are freed that were in nobody's hands all the while.
+  /// After this many calls of take(), buffers are freed that were unused throughout.
   static constexpr std::uint32_t kLookAfter = 16384;
 
  private:
-  /// Buffers of one size; larger ones than those of the last class are not kept.
+  /// Buffers of one size; those larger than the last class are not kept.
   struct Class {
     std::vector<Buffer> kept;
-    std::size_t idle = 0;  ///< the fewest kept at any time since the last look
+    std::size_t idle = 0;  ///< the fewest kept at any time since the last check
   };
 
   void free_idle();
 
   static constexpr std::size_t kClasses = 36;
   static constexpr std::size_t kKeptPerClass = 16;
-  static constexpr std::size_t kKeptBytes = std::size_t{1} << 20U;  ///< or as many as fit into this
+  static constexpr std::size_t kKeptBytes = std::size_t{1} << 20U;  ///< or as many as fit in this
   std::array<Class, kClasses> classes_;                             // by log2 of the capacity
   std::uint32_t allocations_ = 0;
   std::uint32_t taken_ = 0;

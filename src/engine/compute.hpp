@@ -28,7 +28,7 @@ class Executor {
   virtual void run(Job job) = 0;
 };
 
-/// Runs jobs at once on the caller's thread: for tests that must not depend on timing.
+/// Runs jobs at once on the caller's thread, for tests that must not depend on timing.
 class InlineExecutor final : public Executor {
  public:
   void run(Job job) override {
@@ -37,10 +37,10 @@ class InlineExecutor final : public Executor {
   }
 };
 
-/// Runs jobs in order on one thread of its own. The destructor finishes all queued jobs.
+/// Runs jobs in order on its own thread. The destructor finishes all queued jobs.
 class ComputeThread final : public Executor {
  public:
-  /// `name`: of the thread, at most 15 characters.
+  /// `name`: the thread's, at most 15 characters.
   explicit ComputeThread(const char* name = "gtopk-compute");
   ComputeThread(const ComputeThread&) = delete;
   ComputeThread& operator=(const ComputeThread&) = delete;
@@ -48,13 +48,13 @@ class ComputeThread final : public Executor {
   ComputeThread& operator=(ComputeThread&&) = delete;
   ~ComputeThread() override;
   void run(Job job) override;
-  /// Drops queued jobs, and leaves one that does not end in that time to itself.
+  /// Drops queued jobs, and detaches a running job that does not end in that time.
   void end_within(std::chrono::nanoseconds at_most);
 
  private:
   struct State;
 
-  std::shared_ptr<State> state_;  ///< the thread owns it as well: it may outlive this
+  std::shared_ptr<State> state_;  ///< shared with the thread, which may outlive this
   std::thread thread_;
 };
 

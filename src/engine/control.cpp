@@ -12,7 +12,7 @@ using transport::Status;
 
 namespace {
 
-/// Senders that are kept for the next notices.
+/// The number of senders kept for the next notices.
 constexpr std::size_t kKeptSenders = 64;
 
 }  // namespace
@@ -76,8 +76,8 @@ void Control::send(PeerId peer, const Notice& notice, std::uint32_t connection) 
 
 std::vector<std::pair<PeerId, Notice>> Control::take() {
   std::vector<std::pair<PeerId, Notice>> notices;
-  // Where further notices lie behind one, the next receive completes at once. All are taken now, as
-  // the end of the connection may be next.
+  // If further notices are queued behind one, the next receive completes at once. Take all of them
+  // now, as the connection may end next.
   for (std::size_t next = 0; next < arrived_.size(); ++next) {
     Slot* const slot = arrived_[next];
     const Status status = slot->request.status();

@@ -16,7 +16,8 @@ namespace gtopk::engine {
 
 class Control {
  public:
-  /// Called with a peer to whom a hello could not be sent, perhaps by send(); must not call this.
+  /// Called with a peer that a hello could not be sent to, perhaps by send(); must not call this
+  /// object.
   using HelloLost = std::function<void(transport::PeerId)>;
 
   Control(transport::Transport& transport, HelloLost hello_lost)
@@ -36,9 +37,9 @@ class Control {
   void stop();
   [[nodiscard]] bool quiet() const { return pending_ == 0; }
   [[nodiscard]] bool sending() const { return sending_ != 0; }
-  /// Whether a notice with that tag is from a peer that was ever listened to.
+  /// Whether a notice with that tag is from a peer that this has ever listened to.
   [[nodiscard]] bool knows(transport::Tag tag) const;
-  /// Peers that have not taken a notice yet.
+  /// Peers that have not received a notice yet.
   [[nodiscard]] std::vector<transport::PeerId> unsent() const;
   /// Peers that are watched and have not gone.
   [[nodiscard]] std::vector<transport::PeerId> peers() const;

@@ -1,7 +1,7 @@
 // Engine: runs every collective of a process as a coroutine over one transport, on one thread. It
-// puts its parts together: what runs when (scheduler.hpp), who is there (membership.hpp), what
+// connects its parts: what runs when (scheduler.hpp), which peers are there (membership.hpp), what
 // breaks (failures.hpp) and who has heard of it (failure_acks.hpp), how far messages run ahead of
-// their receives (flow_control.hpp), who has not answered (inquiries.hpp), what is late
+// their receives (flow_control.hpp), which peers have not answered (inquiries.hpp), what is late
 // (probes.hpp), what arrives too late (stale_messages.hpp) or from outside (strangers.hpp). The
 // thread and its sleep are in engine_thread.hpp.
 #pragma once
@@ -53,9 +53,9 @@ class Engine final : public transport::AddressBook {
 
   // Any thread.
 
-  /// Numbers the operation and hands it over; its `done` is called in any case, exactly once.
-  /// Returns its number among the group's collectives, from 1; 0 for a point-to-point message.
-  /// input: see gtopk::Call.
+  /// Numbers the operation and queues it; its `done` is called in any case, exactly once. Returns
+  /// its number among the group's collectives, from 1; 0 for a point-to-point message. input: see
+  /// gtopk::Call.
   std::uint64_t submit(const std::shared_ptr<Group>& group, OperationSpec spec,
                        std::shared_ptr<Gate> input = nullptr);
   /// Runs `work` on the engine thread, in order with submissions.
@@ -64,8 +64,8 @@ class Engine final : public transport::AddressBook {
 
   // Engine thread.
 
-  /// A number for a group that this process is about to join; nothing of an earlier group with that
-  /// number is left. Throws Error{kInvalidArgument} if this process is in too many groups.
+  /// A number for a group that this process is about to join; nothing is left of an earlier group
+  /// with that number. Throws Error{kInvalidArgument} if this process is in too many groups.
   [[nodiscard]] std::uint32_t reserve_group_id();
   /// Releases the number of a group that was not added after all; remove_group() does so itself.
   void release_group_id(std::uint32_t id) { groups_.release(id); }
@@ -82,10 +82,10 @@ class Engine final : public transport::AddressBook {
 
   enum class Step : std::uint8_t {
     kNothing,
-    kBytesMoved,  ///< and completed nothing: the middle of a long message
+    kBytesMoved,  ///< and completed nothing: in the middle of a long message
     kWorked,
   };
-  /// One round of everything.
+  /// Runs one round of all parts.
   Step step();
   /// When step() must be called again even if nothing arrives.
   [[nodiscard]] transport::TimePoint next_timer() const {
@@ -93,15 +93,15 @@ class Engine final : public transport::AddressBook {
                      inquiries_.next_check()});
   }
 
-  /// Dropped messages from outside this process's groups.
+  /// Messages from outside this process's groups that were dropped.
   [[nodiscard]] std::uint64_t dropped_of_strangers() const { return strangers_.dropped(); }
   /// Operations in flight, including those that only wait for the network to release their memory.
   [[nodiscard]] std::size_t under_way() const { return scheduler_.operations().size(); }
   void fail_everything(const Error& cause);
   /// Whether every member has heard of the failures that this process knows of; see FailureAcks.
   [[nodiscard]] bool all_have_heard() const { return failure_acks_.all_have_heard(); }
-  /// Why this process is about to leave, for the other ranks' errors; else that is the error of its
-  /// last operation, if that failed.
+  /// Sets why this process is about to leave, for the other ranks' errors; otherwise they quote the
+  /// error of its last operation, if that failed.
   void set_last_words(std::string text) { last_words_ = std::move(text); }
   [[nodiscard]] std::string last_words() const {
     const std::string& text = last_words_.empty() ? failures_.last_error() : last_words_;
@@ -119,19 +119,19 @@ class Engine final : public transport::AddressBook {
   /// Force-closes the endpoints that still hold a request of an operation, or a notice.
   void give_up_pending();
 
-  /// Sets what makes a device current on this thread; called before memory of a device's goes to
-  /// the transport, when the device is another one than before.
+  /// Sets the function that makes a device current on this thread; called before a device's memory
+  /// is passed to the transport, when the device has changed.
   void use(std::function<void(Memory)> make_current) { make_current_ = std::move(make_current); }
 
-  // For the transport.
+  // Called by the transport.
   void look_up(transport::PeerId peer) override { inquiries_.look_up(peer); }
 
-  // For operations.
+  // Used by operations.
   [[nodiscard]] transport::Transport& transport() const { return transport_; }
   [[nodiscard]] const transport::Clock& clock() const { return clock_; }
   [[nodiscard]] Executor& executor() const { return executor_; }
   [[nodiscard]] BufferPool& pool() { return pool_; }
-  /// Throws what use()'s function throws.
+  /// Throws what the function of use() throws.
   void make_current(Memory memory);
   /// Storage of finished operations, for reuse.
   [[nodiscard]] std::vector<std::unique_ptr<OperationStorage>>& storages() { return storages_; }
@@ -153,8 +153,8 @@ class Engine final : public transport::AddressBook {
   }
   /// See Membership.
   void contact(transport::PeerId peer) { membership_.contact(peer); }
-  /// Whether the request has been sent, or its endpoint has ended, without a sign yet of whether
-  /// the peer lives, has left or has died.
+  /// Whether the request has been sent, or its endpoint has ended, and it is not known yet whether
+  /// the peer is alive, has left or has died.
   [[nodiscard]] bool in_doubt(const transport::Request& request) const;
   /// Checks for a message from any sender in every step, in call order.
   void watch(AnySender& sender) {
@@ -176,7 +176,7 @@ class Engine final : public transport::AddressBook {
   bool handle_failures();
   bool handle_notices();
   void handle(transport::PeerId from, const Notice& notice);
-  /// To the notice's group, or to what is kept for groups to come.
+  /// Passes the notice to its group, or to what is kept for future groups.
   void hand_on(transport::PeerId from, const Notice& notice);
   void handle_hello(transport::PeerId from, const std::string& address);
   void peer_answered(transport::PeerId peer);

@@ -15,24 +15,25 @@ namespace {
 using transport::Duration;
 using transport::TimePoint;
 
-/// How long to look for messages, yielding the core each time, before sleeping on the transport's
-/// descriptor; and only while that pays (polling.hpp).
+/// How long to poll for messages, yielding the core each time, before sleeping on the transport's
+/// descriptor. It polls only while that pays (polling.hpp).
 constexpr Duration kSpin = std::chrono::microseconds(50);
-/// In the middle of a long message the engine would be woken for every packet. It sleeps instead,
-/// for a fraction of the time that the message has taken so far. This delays its end by half of
+/// In the middle of a long message every packet would wake the engine. Instead, it sleeps for a
+/// fraction of the time that the message has taken so far. This delays the message's end by half of
 /// that on average, and frees the cores for other processes (docs/performance.md).
 constexpr int kRestShare = 8;
 constexpr Duration kShortestRest = std::chrono::microseconds(10);
 constexpr Duration kLongestRest = std::chrono::microseconds(500);
-/// UCX has missed wake-ups, so never sleep longer than this.
+/// Never sleep longer than this, as UCX has missed wake-ups.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
-/// Nanoseconds by which the kernel may prolong a sleep: its 50 us are longer than most rests.
+/// Nanoseconds by which the kernel may prolong a sleep: its default of 50 us is longer than most
+/// rests.
 constexpr unsigned long kTimerSlack = 1000;
 constexpr Duration kCloseBound = std::chrono::seconds(2);
-/// For telling the directory that this process leaves.
+/// Limits telling the directory that this process leaves.
 constexpr Duration kAnnounceBound = std::chrono::seconds(2);
 
-/// For goodbyes, however long what came before has taken: they are mostly under way already.
+/// The least time for goodbyes, whatever the earlier steps took: most are already under way.
 constexpr Duration kLeastFarewell = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -160,8 +161,8 @@ void EngineThread::announce_departure(const void* directory, Announce announce) 
   announcements_.emplace_back(directory, std::move(announce));
 }
 
-/// For peers that contact this process from now on. Last, as whoever reads it expects nothing more
-/// of what this process has sent.
+/// For peers that contact this process from now on. It comes last, as its readers expect nothing
+/// more of what this process has sent.
 void EngineThread::announce() {
   if (announcements_.empty() || !engine_->unaware_peer()) {
     return;
@@ -198,8 +199,8 @@ void EngineThread::leave() {
   const auto released = [this] { return engine_->stop_listening() && engine_->under_way() == 0; };
   step_until(released, kCloseBound);
   if (!released()) {
-    // A stopped or dead peer may still hold a message of ours: the transport closes only without
-    // any.
+    // A stopped or dead peer may still hold a message of ours, and the transport closes only when
+    // there are none.
     engine_->give_up_pending();
     step_until(released, kCloseBound);
   }

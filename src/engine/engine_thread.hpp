@@ -20,29 +20,28 @@ namespace gtopk::engine {
 
 class EngineThread {
  public:
-  /// Calls `make` on the engine thread, the only one to use the transport. Rethrows what `make`
-  /// throws.
+  /// Calls `make` on the engine thread, the only one to use the transport. Rethrows its exceptions.
   explicit EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make);
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
   EngineThread(EngineThread&&) = delete;
   EngineThread& operator=(EngineThread&&) = delete;
-  /// Waits up to `patience` for operations in flight and the peers' goodbyes, closes. Never call it
-  /// on the engine thread.
+  /// Waits up to `patience` for operations in flight and the peers' goodbyes, then closes. Never
+  /// call it on the engine thread.
   ~EngineThread();
 
   [[nodiscard]] Engine& engine() const { return *engine_; }
-  /// Transport::address(), card(), self() and describe(), taken once.
+  /// Transport::address(), card(), self() and describe(), cached.
   [[nodiscard]] const std::string& address() const { return address_; }
   [[nodiscard]] const std::string& card() const { return card_; }
   [[nodiscard]] const transport::PeerInfo& self() const { return self_; }
   [[nodiscard]] const std::string& description() const { return description_; }
 
-  /// Whether a thread that waits for an operation is to look for its end for a moment before it
-  /// sleeps, as this one does now. Any thread.
+  /// Whether a thread that waits for an operation should poll for a moment before it sleeps, as the
+  /// engine thread does now. Any thread.
   [[nodiscard]] bool polling_pays() const { return polling_.pays(); }
 
-  /// Runs `work` on the engine thread and waits for its end; rethrows what it threw.
+  /// Runs `work` on the engine thread and waits until it ends; rethrows its exception.
   void call(const std::function<void()>& work);
 
   static constexpr std::size_t kMostDirectories = 8;
@@ -53,17 +52,17 @@ class EngineThread {
   };
   using Announce = std::function<void(const Departure&)>;
 
-  /// Engine thread. `announce` is called when this process leaves, on a thread that may block,
-  /// unless every peer has left before or was told; it replaces an earlier one for that
-  /// `directory`. Of more than kMostDirectories the oldest is forgotten.
+  /// Call on the engine thread. `announce` is called when this process leaves, on a thread that may
+  /// block, unless every peer has left before or was notified. It replaces an earlier one for that
+  /// `directory`. Beyond kMostDirectories, the oldest is dropped.
   void announce_departure(const void* directory, Announce announce);
 
-  /// Waits until the group is idle, for `patience` at most, which stuck groups share. Never call it
+  /// Waits until the group is idle, for at most `patience`, which stuck groups share. Never call it
   /// on the engine thread.
   void let_end(const std::shared_ptr<Group>& group);
 
-  /// How long let_end() and the destructor wait, if one follows the other also together, for
-  /// operations in flight and then for the peers' goodbyes.
+  /// How long let_end() and the destructor wait, together if one follows the other, for operations
+  /// in flight and then for the peers' goodbyes.
   transport::Duration patience = std::chrono::seconds(2);
 
  private:
@@ -72,13 +71,13 @@ class EngineThread {
   void announce();
   /// Calls step() until `done` returns true or `at_most` has passed.
   void step_until(const std::function<bool()>& done, transport::Duration at_most);
-  /// One step, and a pause if there was nothing to do. `worked`: when there last was.
+  /// One step, and a pause if there was nothing to do. `worked`: when there last was work.
   void advance(transport::TimePoint& worked);
   void idle(transport::TimePoint worked);
-  /// The look that idle() has begun, if any, is over; `found`: because there is something to do.
+  /// Ends polling begun by idle(), if any. `found`: whether it ends because there is work.
   void end_look(bool found);
 
-  // Destroyed from the last to the first: the thread is joined, then running jobs end, then the
+  // Members are destroyed from last to first: the thread is joined, then running jobs end, then the
   // operations that wait for them.
   transport::SteadyClock clock_;
   std::unique_ptr<transport::Transport> transport_;
@@ -92,7 +91,7 @@ class EngineThread {
   std::string description_;
   SharedDeadline shared_deadline_;
   Polling polling_;
-  // Engine thread.
+  // Engine thread only.
   std::optional<transport::TimePoint> looking_since_;
   bool ending_ = false;
   std::thread thread_;

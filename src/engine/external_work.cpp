@@ -9,21 +9,21 @@
 
 namespace gtopk::engine {
 
-/// Shared by an ExternalWork, its operation, and whoever does the work.
+/// Shared by an ExternalWork, its operation, and the thread that does the work.
 struct ExternalWorkState {
-  /// On the engine's thread.
+  /// Engine thread only.
   bool done = false;
   bool awaited = false;
   std::exception_ptr error;
 
-  /// Null once the operation is gone: the engine may be, too.
+  /// Null once the operation has been destroyed; the engine may be destroyed, too.
   Operation* operation = nullptr;
-  std::mutex mutex;  // guards that pointer
+  std::mutex mutex;  // guards the pointer
 };
 
 namespace {
 
-/// On the engine's thread.
+/// Call on the engine's thread.
 void end(ExternalWorkState& external_work, Operation& operation, std::exception_ptr error) {
   external_work.done = true;
   external_work.error = std::move(error);
@@ -62,7 +62,7 @@ ExternalWork::ExternalWork(GroupView& group, const std::function<void(Done)>& be
     if (state->operation == nullptr) {
       return;
     }
-    // What is posted runs before the engine ends the operation, or not at all.
+    // Posted work runs before the engine ends the operation, or not at all.
     state->operation->engine().post([state, error = std::move(error)] {
       if (Operation* const operation = state->operation) {
         end(*state, *operation, error);

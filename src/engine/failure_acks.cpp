@@ -8,7 +8,7 @@ namespace {
 
 using transport::PeerId;
 
-/// Stands for a collective's number where the whole group has failed.
+/// Used as the collective's number if the whole group has failed.
 constexpr std::uint64_t kWholeGroup = std::numeric_limits<std::uint64_t>::max();
 
 std::uint64_t number_of(const Notice& notice) {
@@ -55,7 +55,7 @@ void FailureAcks::heard(PeerId from, const Notice& notice) {
   Failure& failure = found_or_made(notice.group, number);
   failure.tellers.insert(from);
   failure.unanswered.erase(from);
-  if (!failure.told.contains(from)) {  // else that was the answer
+  if (!failure.told.contains(from)) {  // otherwise that was the answer
     membership_.tell_peer(
         from, {NoticeKind::kHeard, notice.error, notice.answer_group, number, {}, notice.group});
   }
@@ -96,7 +96,8 @@ void FailureAcks::settle(Failure& failure) {
     return membership_.has_left(peer) || !transport_.connected(peer);
   };
   if (!failure.told_here) {
-    // A teller that is gone has told all, or has waited in vain; its kAllHeard will not come.
+    // A teller that is gone has told all members, or has waited in vain; its kAllHeard will not
+    // come.
     failure.known = std::ranges::any_of(failure.tellers, gone);
     return;
   }

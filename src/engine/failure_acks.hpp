@@ -1,6 +1,7 @@
-// Engine: which failures every member of their group has heard of. Whoever tells all members is
-// answered by each of them, and then tells them that all have heard. Before that, or kBound, nobody
-// says goodbye: those that have not heard yet would only see a rank end, and take it for the cause.
+// Engine: which failures every member of their group has heard of. A rank that tells all members
+// gets an answer from each of them, and then tells them that all have heard. Until then, or kBound,
+// no member says goodbye: those that have not heard yet would only see a rank end, and take that
+// for the cause.
 #pragma once
 
 #include <cstdint>
@@ -18,36 +19,36 @@ namespace gtopk::engine {
 
 class FailureAcks {
  public:
-  /// How long a failure keeps its group's members from leaving, where one of them does not answer.
+  /// How long a failure keeps its group's members from leaving if one of them does not answer.
   static constexpr transport::Duration kBound = std::chrono::seconds(2);
 
   FailureAcks(const transport::Transport& transport, const transport::Clock& clock,
               Membership& membership)
       : transport_(transport), clock_(clock), membership_(membership) {}
 
-  /// This process has sent that notice, of a failure, to every other member that has not left.
+  /// This process has sent that notice of a failure to every other member that has not left.
   void told(const Group& group, const Notice& notice);
   /// `from` has sent this process a notice of a failure; answers it.
   void heard(transport::PeerId from, const Notice& notice);
-  /// kHeard, kAllHeard.
+  /// Handles kHeard and kAllHeard.
   void handle(transport::PeerId from, const Notice& notice);
   /// The number now belongs to a new group.
   void forget_group(std::uint32_t id);
 
-  /// Tells members, where the last answer has come, or will not; and no longer waits for those that
-  /// have left or cannot be reached. To be called in every step.
+  /// Tells members if the last answer has come, or will not, and stops waiting for those that have
+  /// left or cannot be reached. To be called in every step.
   void settle();
   /// Whether this process may leave.
   [[nodiscard]] bool all_have_heard() const;
 
  private:
   struct Failure {
-    std::uint32_t group;   ///< this process's number of it
+    std::uint32_t group;   ///< this process's number for it
     std::uint64_t number;  ///< as in kHeard
     transport::TimePoint since;
-    bool told_here = false;  ///< this process has told all
-    bool known = false;      ///< to all
-    /// By this process, and the group's number there.
+    bool told_here = false;  ///< whether this process has told all members
+    bool known = false;      ///< all members have heard
+    /// Peers that this process told, and the group's number there.
     std::map<transport::PeerId, std::uint32_t> told;
     std::set<transport::PeerId> unanswered;
     std::set<transport::PeerId> tellers;
@@ -60,7 +61,7 @@ class FailureAcks {
   const transport::Transport& transport_;
   const transport::Clock& clock_;
   Membership& membership_;
-  std::vector<Failure> failures_;  ///< of the last kBound
+  std::vector<Failure> failures_;  ///< those of the last kBound
 };
 
 }  // namespace gtopk::engine

@@ -9,7 +9,7 @@ namespace {
 
 using transport::PeerId;
 
-/// How long a notice is kept for a group not made here yet: its other members have made it already.
+/// How long a notice is kept for a group that has not been made here yet, but by its other members.
 constexpr transport::Duration kEarlyBound = std::chrono::seconds(60);
 
 }  // namespace
@@ -86,7 +86,7 @@ void Failures::operation_ended(Operation& operation, const Scheduler::Outcome& o
   }
   if (operation.spec().point_to_point()) {
     if (operation.transfer && operation.quiet() && !operation.transfer->left) {
-      flow_control_.never_left(operation);  // its header could not even be tried
+      flow_control_.never_left(operation);  // sending its header was not even attempted
     } else if (operation.transfer && (!operation.quiet() || operation.sent_in_doubt())) {
       withdraw(group, *operation.transfer);
     }
@@ -158,7 +158,7 @@ void Failures::handle_abort(Group& group, PeerId from, const Notice& notice) {
 
 void Failures::handle_ask(Group& group, PeerId from, const Notice& notice) {
   const Operation* const operation = Scheduler::running(group, notice.sequence);
-  // Whoever has failed it said so, or was told by a rank that told everybody.
+  // The rank that failed it has said so, or was told by a rank that told all members.
   if (group.failure ||
       (operation != nullptr ? operation->cause().has_value()
                             : stale_.has_collective(group.id(), notice.sequence))) {
@@ -172,7 +172,8 @@ void Failures::handle_ask(Group& group, PeerId from, const Notice& notice) {
 
 void Failures::handle_early(PeerId from, const Notice& notice) {
   const transport::TimePoint now = clock_.now();
-  const bool gone = groups_.find(notice.group) == nullptr;  // else an earlier group is meant
+  const bool gone = groups_.find(notice.group) == nullptr;  // otherwise it concerns an earlier
+                                                            // group
   const bool joining = gone && groups_.taken(notice.group);
   std::erase_if(early_, [&](const Early& early) { return now - early.came >= kEarlyBound; });
   switch (notice.kind) {
@@ -181,7 +182,7 @@ void Failures::handle_early(PeerId from, const Notice& notice) {
           from, {NoticeKind::kReply, ErrorKind::kTimeout, notice.answer_group, notice.sequence,
                  "has destroyed the group or not made it yet", notice.group});
       return;
-    // Messages of it may have come, and their senders may wait for them to be taken.
+    // Messages of it may have arrived, and their senders may wait until they are received.
     case NoticeKind::kAbort:
       if (gone) {
         stale_.add_collective(notice.group, notice.sequence, now);
@@ -232,7 +233,8 @@ std::vector<std::pair<PeerId, Notice>> Failures::take_early() {
 }
 
 void Failures::forget_group(std::uint32_t id) {
-  // Leftovers of an earlier group with this number cannot be told from the new group's messages.
+  // Leftovers of an earlier group with this number are indistinguishable from the new group's
+  // messages.
   stale_.forget_group(id);
   stale_.discard_group(id);
   failure_acks_.forget_group(id);
@@ -253,15 +255,15 @@ void Failures::withdraw(Group& group, const Transfer& transfer) {
 void Failures::handle_withdrawal(Group& group, const Withdrawal& withdrawal) {
   const transport::Tag tag =
       transport::payload_tag(group.id(), withdrawal.source, withdrawal.serial);
-  // If it is being received, it arrives: its sender keeps the memory until then.
+  // If it is being received, it arrives, as its sender keeps the memory until then.
   const bool taken = std::ranges::any_of(
       scheduler_.operations(), [&](const auto& operation) { return operation->receives(tag); });
-  // Or a receive that failed has taken the header.
+  // A receive that failed may also have taken the header.
   if (taken || stale_.has_payload(group.id(), tag)) {
     return;
   }
-  // What was sent before the notice has come before it: a payload that does not lie here has been
-  // received, and was returned then. To itself a rank sends no notice.
+  // Messages sent before the notice have arrived before it: a payload that is not there has been
+  // received, and was returned then. A rank sends no notice to itself.
   const bool apart = !withdrawal.held && withdrawal.apart != 0;
   if (apart && withdrawal.source != group.rank() && !transport_.lies_there(tag)) {
     return;
@@ -313,7 +315,7 @@ bool Failures::fail_deserted() {
   return true;
 }
 
-/// Their senders may wait for them to be taken.
+/// Their senders may wait until they are received.
 void Failures::discard_when_it_comes(const Group& group, std::uint64_t sequence) {
   stale_.add_collective(group.id(), sequence, clock_.now());
 }

@@ -1,6 +1,6 @@
 // Engine: what happens when a rank dies, fails or calls something else. Every waiting rank gets an
-// error with the same cause, and the network is cleared of the failed operation's messages. What
-// only timeouts reveal is in probes.hpp.
+// error with the same cause, and the failed operation's messages are removed from the network.
+// probes.hpp handles what only timeouts reveal.
 #pragma once
 
 #include <cstdint>
@@ -33,21 +33,21 @@ class Failures {
         flow_control_(flow_control),
         stale_(stale) {}
 
-  /// Fails the group here, and on the other ranks if `tell_others`. The first cause wins.
+  /// Fails the group here and, if `tell_others`, on the other ranks. The first cause wins.
   void fail_group(Group& group, const Error& cause, bool tell_others);
   /// Fails every group that the peer is in.
   void peer_failed(const transport::PeerFailure& failure);
-  /// The error with which an operation just called must end without running; empty if it may run.
+  /// The error with which a new operation must end without running; empty if it may run.
   [[nodiscard]] std::optional<Error> refusal(const Operation& operation);
-  /// Tells the other ranks of an operation's end if they must know.
+  /// Reports an operation's end to the other ranks if they must know.
   void operation_ended(Operation& operation, const Scheduler::Outcome& outcome);
 
-  /// That of the last operation, if it failed and was not aborted; else empty.
+  /// The error of the last operation, if it failed and was not aborted; otherwise empty.
   [[nodiscard]] const std::string& last_error() const { return last_error_; }
 
-  /// kAbort, kGroupFailure, kAsk, kCall, kWithdraw.
+  /// Handles kAbort, kGroupFailure, kAsk, kCall, kWithdraw.
   void handle(Group& group, transport::PeerId from, const Notice& notice);
-  /// Handles a notice for a group that does not exist here yet, or no longer.
+  /// Handles a notice for a group that does not exist here, yet or any longer.
   void handle_early(transport::PeerId from, const Notice& notice);
   /// Takes the notices that arrived before their group existed.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take_early();
@@ -57,12 +57,12 @@ class Failures {
   /// The operation has a truncated message; ask_questions() asks its sender what it called.
   void has_question(Operation& operation) { asking_.push_back(&operation); }
   void ask_questions();
-  /// The operation waited for `rank`, which has left without sending or without taking a message;
-  /// it fails in fail_deserted().
+  /// The operation waited for `rank`, which has left without sending or without receiving a
+  /// message; it fails in fail_deserted().
   void is_deserted(Operation& operation, std::uint32_t rank) {
     deserted_.emplace_back(&operation, rank);
   }
-  /// Returns whether there was any.
+  /// Returns whether there were any.
   bool fail_deserted();
 
  private:
@@ -91,7 +91,7 @@ class Failures {
   FlowControl& flow_control_;
   StaleMessages& stale_;
   std::vector<Operation*> asking_;
-  /// And by which rank.
+  /// Deserted operations, and the rank that left each.
   std::vector<std::pair<Operation*, std::uint32_t>> deserted_;
   std::vector<Early> early_;
   std::string last_error_;

@@ -1,5 +1,5 @@
 // Engine: a flight record as JSON, for people, scripts, and tools that know PyTorch's flight
-// recorder; what both record has PyTorch's names.
+// recorder; fields that both have carry PyTorch's names.
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -32,7 +32,7 @@ Json time_of(const std::optional<transport::TimePoint>& time, transport::Duratio
   return time ? Json(nanoseconds(*time, wall)) : Json(nullptr);
 }
 
-/// PyTorch's words for operations that have not failed.
+/// PyTorch's names for the states of operations that have not failed.
 std::string state_of(const FlightEntry& entry) {
   if (entry.failure) {
     return "failed";
@@ -54,7 +54,7 @@ std::uint64_t element_bytes(std::string_view name) {
   return bytes;
 }
 
-/// Numbers of elements, if the agreement tells them.
+/// Numbers of elements, if the agreement has them.
 std::vector<std::uint64_t> elements_of(const Agreement& agreement) {
   std::vector<std::uint64_t> elements = agreement.numbers_of("d");
   if (!elements.empty()) {
@@ -125,7 +125,7 @@ void note(Latest& status, const FlightEntry& entry) {
 std::string json_of(const std::vector<FlightEntry>& entries, transport::Duration wall) {
   std::map<std::string, std::pair<const GroupIdentity*, Latest>> groups;
   for (const FlightEntry& entry : entries) {
-    groups[entry.group->name].first = entry.group.get();  // the group of that name called last
+    groups[entry.group->name].first = entry.group.get();  // of equal names, the group called last
   }
   Json records = Json::array();
   for (const FlightEntry& entry : entries) {

@@ -1,5 +1,6 @@
 // Engine: the observer that records the last operations of a process: which were called, which ran,
-// which ended and how. It is read when something goes wrong: on a timeout, by signal, by a call.
+// which ended and how. It is read when something goes wrong: on a timeout, by a signal, or by a
+// call.
 #pragma once
 
 #include <array>
@@ -39,7 +40,7 @@ struct FlightEntry {
   BoundedText<64> name;
   Agreement agreement;
   std::uint64_t bytes = 0;
-  std::uint64_t sequence = 0;  ///< of a message: among those that are remembered of this process
+  std::uint64_t sequence = 0;  ///< for a message: its number among those recorded in this process
   bool point_to_point = false;
   transport::Duration timeout{};
   transport::TimePoint queued{};
@@ -70,14 +71,14 @@ class FlightRecorder final : public Observer {
 
   const std::size_t capacity_;
   const std::function<void()> failed_;
-  mutable std::mutex mutex_;  // held for as long as it takes to copy the ring
+  mutable std::mutex mutex_;  // held while the ring is copied
   /// Operation n is at n modulo capacity_, counted from the first one seen.
   std::vector<FlightEntry> ring_;
   std::optional<std::uint64_t> first_;
   std::uint64_t messages_ = 0;
 };
 
-/// As JSON, with the field names of PyTorch's flight recorder where they fit
+/// Converts entries to JSON, with the field names of PyTorch's flight recorder where they fit
 /// (docs/flight_recorder.md). wall: the offset from a time point to the time since 1970.
 [[nodiscard]] std::string json_of(const std::vector<FlightEntry>& entries,
                                   transport::Duration wall);

@@ -45,7 +45,7 @@ std::uint64_t FlowControl::charge(Group& group, std::uint32_t to, std::uint64_t 
 void FlowControl::returned(Group& group, std::uint32_t by, std::uint64_t bytes) {
   std::uint64_t& ahead = group.credits[by].ahead;
   ahead -= std::min(ahead, bytes);
-  // The receiver seems to take them in this order.
+  // The receiver seems to receive them in this order.
   const auto is_for_it = [&](AllHeld::iterator held) {
     return held != held_.end() && std::get<0>(held->first) == &group &&
            std::get<1>(held->first) == by;
@@ -53,7 +53,7 @@ void FlowControl::returned(Group& group, std::uint32_t by, std::uint64_t bytes) 
   for (auto next = held_.lower_bound({&group, by, 0}); is_for_it(next);) {
     const auto held = next++;
     if (is_withdrawn(*held->second.slot)) {
-      continue;  // the receiver decides what becomes of it
+      continue;  // the receiver decides what happens to it
     }
     const std::uint64_t cost = charge(group, by, held->second.payload.size());
     if (cost == 0) {
@@ -144,7 +144,7 @@ void FlowControl::cleared(Group& group, std::uint32_t by, std::uint32_t serial) 
   if (held == held_.end()) {
     return;  // it has been sent, or dropped with its group or its receiver's connection
   }
-  group.credits[by].ahead += cost_of(held->second.payload.size());  // as any other on its way
+  group.credits[by].ahead += cost_of(held->second.payload.size());  // like any other on its way
   post(held);
 }
 

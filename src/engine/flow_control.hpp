@@ -1,11 +1,11 @@
 // Engine: how far point-to-point messages may run ahead of their receives.
 //
-// What is sent before a receive has matched it lies in the receiver's memory. So each member of a
-// group has a window of bytes at each other member. A message that fits is sent at once, and counts
-// until a receive matches it; the receiver returns what has been matched, in one notice per half a
-// window. Of a message that does not fit, only the header is sent, which gives it its place in the
-// order. The payload is held in the sender's memory until it fits, or until a receive has matched
-// the header and clears it. So a full window delays no other message, whatever its tag.
+// A message that is sent before a receive has matched it occupies the receiver's memory. So each
+// member of a group has a window of bytes at each other member. A message that fits is sent at
+// once, and counts until a receive matches it; the receiver returns matched bytes, in one notice
+// per half a window. If a message does not fit, only its header is sent, which fixes its place in
+// the order. The payload is held in the sender's memory until it fits, or until a receive has
+// matched the header and clears it. So a full window delays no other message, whatever its tag.
 #pragma once
 
 #include <cstddef>
@@ -30,58 +30,59 @@ namespace gtopk::engine {
 class FlowControl {
  public:
   static constexpr std::uint64_t kDefaultWindow = std::uint64_t{16} << 20U;
-  /// What a message counts beside its payload: what the network keeps with it at its receiver.
+  /// What a message counts in addition to its payload: what the receiver's network layer keeps for
+  /// it.
   static constexpr std::uint64_t kPerMessage = 1024;
 
   explicit FlowControl(Membership& membership) : membership_(membership) {}
 
-  /// Of what this process sends to each member of each group. 0: nothing is sent ahead.
+  /// The window for what this process sends to each member of each group. 0: nothing is sent ahead.
   void set_window(std::uint64_t bytes) { window_ = bytes; }
   [[nodiscard]] std::uint64_t window() const { return window_; }
 
-  // As a sender.
-  /// What a message of that many bytes counts from now on; 0 if it may not be sent ahead. One may
-  /// be, however long it is, where nothing else is ahead of its receive.
+  // Used by a sender.
+  /// The bytes that such a message counts from now on; 0 if it may not be sent ahead. One message
+  /// of any length may be sent if nothing else is ahead of its receive.
   [[nodiscard]] std::uint64_t charge(Group& group, std::uint32_t to, std::uint64_t bytes) const;
   /// Posts that message of the slot's operation later. The slot is pending from now on.
   void hold(MessageSlot& slot, std::uint32_t serial, transport::Tag tag, ConstBytes payload);
   [[nodiscard]] bool holds(const Group& group, std::uint32_t to, std::uint32_t serial) const {
     return held_.contains({&group, to, serial});
   }
-  /// A request of the operation has ended: if that was its message's header, and it was not sent,
+  /// A request of the operation has ended. If it was the header of its message and was not sent,
   /// the message has never left.
   void ended(Operation& operation, const transport::Request& request);
-  /// The receiver will never hear of the operation's message, which ends here if it is held. What
-  /// it counts is returned in settle(), as requests may end inside of the transport.
+  /// The receiver will never hear of the operation's message, which ends here if it is held. Its
+  /// bytes are returned in settle(), as requests may end inside the transport.
   void never_left(Operation& operation);
   /// Returns whether there was anything to return.
   bool settle();
-  /// Ends a held message that was withdrawn: its header counts until a receive skips it.
+  /// Ends a held message that was withdrawn; its header counts until a receive skips it.
   void drop(Group& group, std::uint32_t to, std::uint32_t serial);
-  /// So many bytes count no longer: receives have matched them, or the receiver discards them.
+  /// These bytes no longer count: receives have matched them, or the receiver discards them.
   void returned(Group& group, std::uint32_t by, std::uint64_t bytes);
   /// The same for all messages of a group that has failed.
   void drop_group(const Group& group);
-  /// The peer will clear nothing more: its connection has ended.
+  /// The peer will clear nothing more, as its connection has ended.
   void drop_peer(transport::PeerId peer);
-  /// The same where it has left in order, which is what the operations' errors say.
+  /// The same for a peer that has left in order, which is then the cause in the operations' errors.
   void peer_left(transport::PeerId peer);
   [[nodiscard]] std::size_t held() const { return held_.size(); }
 
-  // As a receiver.
-  /// A receive has a message, or has skipped it, by a sender with that window, or with
-  /// kUnknownWindow. If the message is held, call it after clear(), so that it counts there by
+  // Used by a receiver.
+  /// A receive has matched or skipped a message of a sender with that window, or with
+  /// kUnknownWindow. If the message is held, call this after clear(), so that it counts there by
   /// then.
   static constexpr std::uint64_t kUnknownWindow = 1;
   void matched(Group& group, std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
-  /// No receive will match the payload of that many bytes, apart from its header, of a message that
-  /// was withdrawn. The header counts until a receive skips it.
+  /// No receive will match the payload, sent separately from its header, of a withdrawn message.
+  /// The header counts until a receive skips it.
   void discarded(Group& group, std::uint32_t from, std::uint64_t bytes) {
     owe(group, from, bytes, kUnknownWindow);
   }
   /// A receive has matched the header of a held message, and awaits its payload.
   void clear(const std::shared_ptr<Group>& group, std::uint32_t from, std::uint32_t serial);
-  /// Sends clearances that wait for others to travel with.
+  /// Sends clearances that were held back to be sent together.
   void flush();
 
   [[nodiscard]] static bool takes(NoticeKind kind) {
@@ -96,7 +97,7 @@ class FlowControl {
     transport::Tag tag;
     ConstBytes payload;
   };
-  /// What a message counted that never left.
+  /// The bytes of a message that never left.
   struct Lost {
     std::shared_ptr<Group> group;
     std::uint32_t to = 0;
@@ -106,14 +107,14 @@ class FlowControl {
   struct Clearances {
     std::shared_ptr<Group> group;
     std::uint32_t sender = 0;
-    std::string serials;  ///< as they travel in a notice
+    std::string serials;  ///< as encoded in a notice
   };
 
-  /// Its group, receiver and serial number.
+  /// The message's group, receiver and serial number.
   using Key = std::tuple<const Group*, std::uint32_t, std::uint32_t>;
   using AllHeld = std::map<Key, Held>;
 
-  /// Returns it to the sender together with what else it is owed, once that is half its window.
+  /// Returns bytes to the sender, together with others due, once they are half its window.
   void owe(Group& group, std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
   void cleared(Group& group, std::uint32_t by, std::uint32_t serial);
   void post(AllHeld::iterator held);
@@ -123,12 +124,13 @@ class FlowControl {
 
   Membership& membership_;
   std::uint64_t window_ = kDefaultWindow;
-  AllHeld held_;  ///< those of one receiver in the order of their calls
+  AllHeld held_;  ///< those for one receiver in call order
   Clearances clearances_;
   std::vector<Lost> lost_;
 };
 
-/// GTOPK_SEND_WINDOW, or the default. Throws Error{kInvalidArgument} if it is no number of bytes.
+/// GTOPK_SEND_WINDOW, or the default. Throws Error{kInvalidArgument} if it is not a number of
+/// bytes.
 [[nodiscard]] std::uint64_t send_window_of_environment();
 
 }  // namespace gtopk::engine

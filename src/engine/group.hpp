@@ -1,5 +1,5 @@
-// Engine: a set of ranks that run collectives together, as one process sees it.
-// It knows its members, what is in flight and why it failed; it knows no algorithm.
+// Engine: a set of ranks that run collectives together, as one process sees it. It knows its
+// members, what is in flight and why it failed; it knows no algorithm.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct GroupSpec {
   std::string name;
   std::uint32_t rank = 0;          ///< of this process
   std::vector<std::string> cards;  ///< Transport::card() or address() of every member, by rank
-  /// The number that each member gave the group (its Engine::reserve_group_id()), by rank.
+  /// The number that each member has for the group (its Engine::reserve_group_id()), by rank.
   std::vector<std::uint32_t> ids;
   /// Finds a member's address, or that it has left; called on a thread that may block. Throws. May
   /// be empty if cards are addresses.
@@ -47,7 +47,7 @@ struct GroupIdentity {
   std::vector<std::string> members;  ///< "rank 3 (host node7, pid 4711)", by rank
 };
 
-/// Engine thread only, except for the constant part and the metrics.
+/// Engine thread only, except the constant part and the metrics.
 class Group {
  public:
   Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport);
@@ -76,10 +76,10 @@ class Group {
   [[nodiscard]] std::uint64_t arrived() const { return arrived_; }
   /// Running operations.
   [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
-  /// The last operation to start: "all_reduce #17", or empty.
+  /// The last operation that started: "all_reduce #17", or empty.
   [[nodiscard]] std::string last_operation() const;
 
-  // Failures'.
+  // Used by Failures.
 
   /// Set once the group has failed.
   std::optional<Error> failure;
@@ -88,10 +88,11 @@ class Group {
   /// Messages withdrawn by their senders that no receive has matched yet, by sender and serial.
   std::set<std::pair<std::uint32_t, std::uint32_t>> withdrawn;
 
-  // FlowControl's, by rank.
+  // Used by FlowControl; by rank.
   struct Credit {
-    std::uint64_t ahead = 0;    ///< bytes sent there that no receive is known to have matched
-    std::uint64_t matched = 0;  ///< bytes from there, matched or discarded here, not returned yet
+    std::uint64_t ahead = 0;    ///< bytes sent there, not known to have been matched by a receive
+    std::uint64_t matched = 0;  ///< bytes from there, matched or discarded here, but not returned
+                                ///< yet
   };
   std::vector<Credit> credits;
 
@@ -107,17 +108,17 @@ class Group {
   HostMap hosts_;
 
   friend class Scheduler;
-  /// Collectives numbered so far: the first is 1, as for torch.
-  std::uint64_t called_ = 0;  // under the queue's mutex
+  /// The number of collectives so far: the first is 1, as in torch.
+  std::uint64_t called_ = 0;  // guarded by the queue's mutex
   std::uint64_t arrived_ = 0;
   std::uint32_t in_flight_ = 0;
   /// Running collectives, by sequence number.
   std::map<std::uint64_t, Operation*> running_;
-  /// How many of them wait at a gate.
+  /// How many of them are waiting at a gate.
   std::size_t at_gate_ = 0;
   /// Operations waiting for a place in flight.
   std::deque<std::unique_ptr<Operation>> waiting_;
-  /// Those whose input is still being copied, by number.
+  /// Operations whose input is still being copied, by number.
   std::map<std::uint64_t, std::unique_ptr<AwaitedInput>> inputs_;
   /// Messages whose input is still being copied, in call order.
   std::deque<std::pair<std::unique_ptr<Operation>, std::unique_ptr<AwaitedInput>>> held_;

@@ -1,5 +1,5 @@
-// Engine: the numbers by which this process tells its groups apart in tags. Each process assigns
-// its own; the others learn them when the group meets.
+// Engine: the numbers by which this process identifies its groups in tags. Each process assigns its
+// own; the others learn them when the group meets.
 #pragma once
 
 #include <bitset>
@@ -25,7 +25,7 @@ class GroupIds {
 
  private:
   std::bitset<transport::kMaxGroups> taken_;
-  std::bitset<transport::kMaxGroups> used_;  ///< those that were ever given out
+  std::bitset<transport::kMaxGroups> used_;  ///< numbers that were ever assigned
   std::uint32_t next_ = 0;
 };
 

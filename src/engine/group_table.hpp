@@ -1,4 +1,4 @@
-// Engine: the groups that this process is in, by the numbers that it gave them. It knows nothing of
+// Engine: the groups that this process is in, by the numbers that it gave them. It does not know
 // what runs in them.
 #pragma once
 
@@ -21,20 +21,21 @@ class GroupTable {
   [[nodiscard]] std::optional<std::uint32_t> reserve();
   /// Releases the number of a group that was not created after all.
   void release(std::uint32_t id) { ids_.give_back(id); }
-  /// Reserved, whether the group is made or not.
+  /// Whether it is reserved, whether or not the group has been made.
   [[nodiscard]] bool taken(std::uint32_t id) const { return ids_.taken(id); }
 
-  /// Whether a group of that number has ever been, or was about to be.
+  /// Whether a group of that number ever existed, or was about to.
   [[nodiscard]] bool ever_taken(std::uint32_t id) const { return ids_.ever_taken(id); }
-  /// The number of ranks of the last group with that number, while it is free; 0 if there was none.
+  /// The number of ranks of the last group with that number while the number is free; 0 if there
+  /// was none.
   [[nodiscard]] std::uint32_t former_size(std::uint32_t id) const {
     return id < former_sizes_.size() ? former_sizes_[id] : 0;
   }
   /// Whether a number is reserved for a group that is still meeting.
   [[nodiscard]] bool awaits_members() const { return ids_.count() > groups_.size(); }
 
-  /// Makes a group whose number is reserved. Throws Error{kInvalidArgument} for a spec that does
-  /// not fit, Error{kBootstrap} for a card that cannot be read.
+  /// Makes a group whose number is reserved. Throws Error{kInvalidArgument} for an invalid spec,
+  /// Error{kBootstrap} for a card that cannot be read.
   std::shared_ptr<Group> make(GroupSpec spec, transport::Transport& transport);
   /// Removes the group and releases its number.
   void remove(const Group& group);

@@ -25,7 +25,7 @@
 
 namespace gtopk::engine {
 
-/// One message in flight. Awaiting returns the bytes received (sent, for a send). May be dropped
+/// One message in flight. Awaiting returns the bytes received (sent, for a send). It may be dropped
 /// without awaiting: the operation keeps what the network still needs.
 class [[nodiscard]] Message {
  public:
@@ -51,7 +51,7 @@ class [[nodiscard]] Message {
   MessageSlot* slot_;
 };
 
-/// Awaiting asks another rank what it called in place of this collective, as text.
+/// Awaiting asks another rank what it called instead of this collective, as text.
 class [[nodiscard]] OthersCall {
  public:
   OthersCall(Operation& operation, std::uint32_t rank) : operation_(operation), rank_(rank) {}
@@ -64,7 +64,7 @@ class [[nodiscard]] OthersCall {
   std::uint32_t rank_;
 };
 
-/// Awaiting runs `work`, if any, on the engine's executor and rethrows what it threw.
+/// Awaiting runs `work`, if any, on the engine's executor and rethrows its exception.
 class [[nodiscard]] Computation {
  public:
   Computation(Operation& operation, std::function<void()> work)
@@ -80,10 +80,9 @@ class [[nodiscard]] Computation {
   std::function<void()> work_;
 };
 
-/// A place in the queue of operations that need the group's links exclusively: two that shared them
-/// would both take twice as long, and delay whatever waits for the first. Must be constructed
-/// before the first await: operations start in the same order on every rank, so there is no
-/// deadlock.
+/// A place in the queue of operations that need the group's links exclusively: if two shared them,
+/// both would take twice as long, and delay whatever waits for the first. Construct it before the
+/// first await: operations start in the same order on every rank, so there is no deadlock.
 class [[nodiscard]] Turn {
  public:
   explicit Turn(GroupView& group);
@@ -91,7 +90,7 @@ class [[nodiscard]] Turn {
   Turn& operator=(const Turn&) = delete;
   Turn(Turn&&) = delete;
   Turn& operator=(Turn&&) = delete;
-  /// Gives the links to the next operation.
+  /// Passes the links to the next operation.
   ~Turn();
 
   // Awaiting ends when every operation before this one has released its place.
@@ -124,9 +123,9 @@ class [[nodiscard]] ReceiveTurn {
   ReceiveLines::QueueTicket ticket_;
 };
 
-/// A receive of a tag from any sender. Awaiting returns the lowest rank that has an unexpected
-/// message which no receive naming that rank waits for. Waiters are resumed in call order; one that
-/// finds the message taken (still_there()) may await again.
+/// A receive of a tag from any sender. Awaiting returns the lowest rank with an unexpected message
+/// that no receive naming that rank waits for. Waiters are resumed in call order; a waiter that
+/// finds the message gone (still_there()) may await again.
 class [[nodiscard]] AnySender {
  public:
   AnySender(GroupView& group, std::int32_t tag) : operation_(group_operation(group)), tag_(tag) {}
@@ -141,10 +140,10 @@ class [[nodiscard]] AnySender {
   /// Throws Error{kPeerFailed} if all other ranks have left.
   [[nodiscard]] std::uint32_t await_resume();
 
-  /// Whether the message that was found has not been taken since.
+  /// Whether the message that was found is still there.
   [[nodiscard]] bool still_there() const { return lies_there(found_.value()); }
 
-  // For the engine.
+  // Used by the engine.
   /// Whether the waiter should be resumed.
   [[nodiscard]] bool look();
   [[nodiscard]] Operation& operation() const { return operation_; }
@@ -161,8 +160,8 @@ class [[nodiscard]] AnySender {
 };
 
 /// An operation's arrival at a gate. Awaiting returns the verdict: whether the whole step has
-/// happened. A waiting operation gives its place in flight to later ones, which the gate may be
-/// waiting for.
+/// happened. A waiting operation gives up its place in flight to later ones, for which the gate may
+/// be waiting.
 class [[nodiscard]] AtGate {
  public:
   AtGate(GroupView& group, Gate& gate);
@@ -182,7 +181,8 @@ class [[nodiscard]] AtGate {
   Operation& operation_;
   Gate& gate_;
   std::optional<Gate::Waiters::iterator> waits_;
-  /// Shared with what the gate posts, which thereby knows whether this object still exists.
+  /// Shared with callbacks that the gate posts, which tell from it whether this object still
+  /// exists.
   std::shared_ptr<AtGate*> here_;
 };
 
@@ -196,7 +196,7 @@ class GroupView {
   /// The fingerprint of what all ranks must agree on; call() is its text.
   [[nodiscard]] std::uint64_t fingerprint() const { return operation_.fingerprint(); }
   [[nodiscard]] std::string call() const { return operation_.call(); }
-  /// Replaces what all ranks must agree on from here on, once the call's meaning is resolved.
+  /// Replaces what all ranks must agree on from now on, once the call's meaning is resolved.
   void agree_on(const Agreement& agreement) { operation_.agree_on(agreement); }
   /// What another rank called, as text.
   [[nodiscard]] OthersCall called_by(std::uint32_t rank) { return {operation_, rank}; }
@@ -206,9 +206,9 @@ class GroupView {
   [[nodiscard]] const HostMap& hosts() const;
   /// Objects that collectives keep with the group.
   [[nodiscard]] PerGroupState& per_group_state() const;
-  /// The engine clock's time.
+  /// The current time of the engine's clock.
   [[nodiscard]] transport::TimePoint now() const;
-  /// Tells observers that the operation enters a phase; `phase` must have static lifetime.
+  /// Notifies observers that the operation enters a phase; `phase` must have static lifetime.
   void enter(std::string_view phase) { operation_.enter(phase); }
 
   /// Posts a message of this collective; (sender, step, chunk) identifies it, as long as steps and
@@ -216,46 +216,47 @@ class GroupView {
   [[nodiscard]] Message send(std::uint32_t to, std::uint32_t step, ConstBytes data,
                              std::uint32_t chunk = 0);
   /// The same over one of the connections to that rank, modulo their number. Messages of the same
-  /// (step, chunk) modulo 256 must go over the same one, to keep their order.
+  /// (step, chunk) modulo 256 must use the same connection, to keep their order.
   [[nodiscard]] Message send_over(std::uint32_t connection, std::uint32_t to, std::uint32_t step,
                                   ConstBytes data, std::uint32_t chunk);
-  /// The same for one of many chunks of a step, which go over the connections round-robin.
+  /// The same for one of many chunks of a step, which are distributed round-robin over the
+  /// connections.
   [[nodiscard]] Message send_dealt(std::uint32_t to, std::uint32_t step, ConstBytes data,
                                    std::uint32_t chunk) {
     return send_over(chunk % 256, to, step, data, chunk);
   }
-  /// How many connections there are to that rank.
+  /// The number of connections to that rank.
   [[nodiscard]] std::uint32_t connections(std::uint32_t to) const;
   [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, Bytes room,
                              std::uint32_t chunk = 0);
 
   // The parts of a point-to-point message; engine/point_to_point.hpp combines them.
-  /// What a message of that many bytes to that rank counts from now on, see FlowControl; 0 if it
-  /// may not be sent ahead of its receive.
+  /// The bytes that such a message to that rank counts from now on, see FlowControl; 0 if it may
+  /// not be sent ahead of its receive.
   [[nodiscard]] std::uint64_t charge(std::uint32_t to, std::uint64_t bytes);
-  /// The serial number of a message to that rank, which counts that much, with so many bytes that
-  /// travel apart from its header. If the operation fails before the message is taken, the receiver
-  /// is told to skip it.
+  /// The serial number of a message to that rank that counts `ahead` bytes, with so many bytes sent
+  /// separately from its header. If the operation fails before the message is received, the
+  /// receiver is told to skip it.
   [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to, std::uint64_t ahead,
                                              std::uint64_t apart);
-  /// Its header could not be sent.
+  /// Whether its header could not be sent.
   [[nodiscard]] bool transfer_lost() const { return !operation_.transfer.has_value(); }
   [[nodiscard]] std::uint64_t send_window() const;
   [[nodiscard]] Message send_header(std::uint32_t to, std::int32_t tag, ConstBytes data);
-  /// Awaiting returns the length of what was sent, which may be more than there is room for.
+  /// Awaiting returns the length of what was sent, which may exceed the capacity.
   [[nodiscard]] Message recv_header(std::uint32_t from, std::int32_t tag, Bytes room);
-  /// Tells the sender in time, if it had the window, how much of it is free again.
+  /// Tells the sender, if that window was its own, in time how much of it is free again.
   void matched(std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
   [[nodiscard]] Message send_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data);
   /// The same once the receiver clears it.
   [[nodiscard]] Message hold_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data);
   void clear_payload(std::uint32_t from, std::uint32_t serial);
   [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial, Bytes room);
-  /// If the operation fails before it has that payload, the payload is discarded on arrival.
+  /// If the operation fails before that payload arrives, the payload is discarded on arrival.
   void expect_payload(std::uint32_t from, std::uint32_t serial);
   /// Whether the sender has withdrawn that message; clears the mark.
   [[nodiscard]] bool take_withdrawn(std::uint32_t from, std::uint32_t serial);
-  /// Whether any message of that sender is so marked.
+  /// Whether any message of that sender is marked as withdrawn.
   [[nodiscard]] bool any_withdrawn(std::uint32_t from) const;
 
   /// Memory that lives as long as the network needs it; 64-byte aligned, contents undefined.
@@ -264,8 +265,8 @@ class GroupView {
   [[nodiscard]] Computation compute(std::function<void()> work) {
     return Computation(operation_, std::move(work));
   }
-  /// Work on that many elements. Runs at once on this thread if there are few of them: handing it
-  /// to another thread would take longer.
+  /// Runs `work` on that many elements, at once on this thread if they are few, as passing it to
+  /// another thread would take longer.
   template <class Work>
   [[nodiscard]] Computation compute(std::uint64_t elements, Work work) {
     if (elements > kFewElements) {

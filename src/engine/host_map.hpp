@@ -14,7 +14,7 @@ class HostMap {
  public:
   /// `names`: of each rank's host, by rank. Equal names mean the same host.
   explicit HostMap(std::span<const std::string> names);
-  /// Puts each rank on a host of its own.
+  /// Puts each rank on its own host.
   [[nodiscard]] static HostMap apart(std::uint32_t ranks);
 
   [[nodiscard]] std::uint32_t ranks() const { return static_cast<std::uint32_t>(host_of_.size()); }
@@ -22,7 +22,7 @@ class HostMap {
     return static_cast<std::uint32_t>(begin_.size() - 1);
   }
   [[nodiscard]] std::uint32_t host_of(std::uint32_t rank) const { return host_of_.at(rank); }
-  /// Ascending.
+  /// The ranks of a host, ascending.
   [[nodiscard]] std::span<const std::uint32_t> ranks_of(std::uint32_t host) const {
     return std::span(by_host_).subspan(begin_.at(host), begin_.at(host + 1) - begin_[host]);
   }
@@ -35,7 +35,7 @@ class HostMap {
 
   std::vector<std::uint32_t> host_of_;
   std::vector<std::uint32_t> by_host_;  ///< ranks, host after host
-  std::vector<std::uint32_t> begin_;    ///< where each host begins in by_host_, and its end
+  std::vector<std::uint32_t> begin_;    ///< where each host begins in by_host_, and the end
 };
 
 }  // namespace gtopk::engine

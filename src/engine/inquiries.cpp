@@ -73,7 +73,7 @@ void Inquiries::address_came(PeerId peer) {
 
 void Inquiries::ask(Inquiry& inquiry) {
   if (std::exchange(inquiry.asking, true)) {
-    return;  // that answer will do
+    return;  // the answer under way will do
   }
   const PeerId peer = inquiry.peer;
   for (const auto& group : groups_.all()) {
@@ -110,7 +110,7 @@ void Inquiries::judge(PeerId peer, const PeerRecord& record, const std::string& 
   if (found == inquiries_.end()) {
     return;
   }
-  // Taken out of the list: the hooks may begin others.
+  // The inquiry is removed from the list, as the hooks may begin others.
   Inquiry inquiry = std::move(*found);
   inquiries_.erase(found);
   if (is_over(inquiry)) {
@@ -124,7 +124,7 @@ void Inquiries::judge(PeerId peer, const PeerRecord& record, const std::string& 
   take_address(inquiry, record, error);
   const bool dead = membership_.in_doubt(peer) && transport_.process_ended(peer);
   if (dead && error.empty() && !std::exchange(inquiry.ended, true)) {
-    // It may have told the directory that it leaves, and why, after that answer.
+    // After that answer, it may have told the directory that it leaves, and why.
     inquiry.asking = false;
     ask(inquiries_.emplace_back(std::move(inquiry)));
     return;

@@ -18,19 +18,19 @@ namespace gtopk::engine {
 
 class Inquiries {
  public:
-  /// From the first contact with a peer to the first question whether it has left, while an
-  /// operation waits for it; then twice as long each time, up to kLongestPause.
+  /// The time from the first contact with a peer to the first question whether it has left, while
+  /// an operation waits for it. It doubles each time, up to kLongestPause.
   static constexpr transport::Duration kFirstPause = std::chrono::milliseconds(50);
   static constexpr transport::Duration kLongestPause = std::chrono::seconds(1);
-  /// How long messages wait for an address after the directory has failed. It may be served by a
-  /// rank that is exiting, whose end explains more than that of the directory.
+  /// How long messages wait for an address after the directory has failed. The directory may be
+  /// served by a rank that is exiting, whose end explains more than the directory's.
   static constexpr transport::Duration kDirectoryPatience = std::chrono::seconds(2);
-  /// From an error of the directory until it is asked again whether peers have left: a question
-  /// that it does not answer holds up those for addresses.
+  /// The time from an error of the directory until it is asked again whether peers have left: a
+  /// question that it does not answer delays those for addresses.
   static constexpr transport::Duration kDirectoryPause = std::chrono::seconds(10);
 
   struct Hooks {
-    /// The peer has left in order, and said so in the directory.
+    /// The peer has left in order, and the directory says so.
     std::function<void(transport::PeerId, const std::string& last_words)> left;
     std::function<void(transport::PeerFailure)> failed;
     /// The peer's address is known, and what waited for it is on its way.
@@ -55,8 +55,8 @@ class Inquiries {
   void look_up(transport::PeerId peer);
   /// Peers were contacted, and have not answered yet.
   void begin();
-  /// Whether the failure is of a peer that may have left in order: then the directory is asked, and
-  /// a hook called with the answer.
+  /// Whether the failed peer may have left in order. If so, the directory is asked, and a hook
+  /// called with the answer.
   [[nodiscard]] bool examine(const transport::PeerFailure& failure);
   /// The peer, which is not in doubt, has sent its address.
   void address_came(transport::PeerId peer);
@@ -71,9 +71,10 @@ class Inquiries {
     bool asking = false;
     transport::TimePoint due{};
     transport::Duration pause = kFirstPause;
-    std::optional<transport::TimePoint> wants_address{};  ///< since when the transport does
-    std::optional<transport::PeerFailure> failure{};      ///< that is being examined
-    bool ended = false;  ///< its process had, when it was last asked about
+    std::optional<transport::TimePoint> wants_address{};  ///< since when the transport has needed
+                                                          ///< it
+    std::optional<transport::PeerFailure> failure{};      ///< the failure being examined
+    bool ended = false;  ///< whether its process had ended when it was last asked about
   };
 
   [[nodiscard]] Inquiry& found_or_made(transport::PeerId peer);
@@ -82,13 +83,13 @@ class Inquiries {
   /// error: why the directory did not answer, or empty.
   void judge(transport::PeerId peer, const PeerRecord& record, const std::string& error);
   void take_address(Inquiry& inquiry, const PeerRecord& record, const std::string& error);
-  /// Whether the peer has answered meanwhile, has left or was given up: then nothing is asked.
+  /// Whether the peer has meanwhile answered, left or been given up, so that nothing is asked.
   [[nodiscard]] bool is_over(const Inquiry& inquiry) const {
     return !inquiry.wants_address && !inquiry.failure && !membership_.in_doubt(inquiry.peer);
   }
   /// Whether an operation waits for the peer.
   [[nodiscard]] bool awaited(transport::PeerId peer) const;
-  /// A member of a group of the peer's whose process has ended.
+  /// A member of one of the peer's groups whose process has ended.
   [[nodiscard]] std::optional<transport::PeerId> ended_member(transport::PeerId peer) const;
 
   transport::Transport& transport_;
@@ -99,9 +100,9 @@ class Inquiries {
   Lookups* lookups_;
   Hooks hooks_;
   std::vector<Inquiry> inquiries_;
-  /// Its last answer, if that was an error: for a while it is then asked for addresses alone.
+  /// Its last answer, if that was an error: for a while it is then asked only for addresses.
   std::string directory_error_;
-  transport::TimePoint answered_{};  ///< when that came
+  transport::TimePoint answered_{};  ///< when that answer arrived
 };
 
 }  // namespace gtopk::engine

@@ -13,10 +13,10 @@
 
 namespace gtopk::engine {
 
-/// What the directory has of a peer.
+/// The directory's record of a peer.
 struct PeerRecord {
   std::string address;     ///< Transport::address()
-  bool left = false;       ///< it has left in order: there is no address any more
+  bool left = false;       ///< it has left in order, and has no address any more
   std::string last_words;  ///< its last error before it left, if any
 };
 
@@ -28,17 +28,17 @@ class Lookups {
   /// Called on the engine thread if no lookup thread can be started.
   using Found = std::function<void(PeerRecord record, std::string error)>;
 
-  /// executor: null for a thread of its own.
+  /// executor: null makes a new thread.
   explicit Lookups(std::unique_ptr<Executor> executor = nullptr) : executor_(std::move(executor)) {}
   Lookups(const Lookups&) = delete;
   Lookups& operator=(const Lookups&) = delete;
   Lookups(Lookups&&) = delete;
   Lookups& operator=(Lookups&&) = delete;
-  /// A lookup that does not return, as torch's TCPStore waits for a server that is stopped, is left
-  /// to itself after kLastLookup; nobody hears of it.
+  /// A lookup that does not return, as when torch's TCPStore waits for a server that is stopped, is
+  /// abandoned after kLastLookup; its result is dropped.
   ~Lookups();
 
-  /// Engine thread.
+  /// Call on the engine thread.
   void run(Find find, Found found);
   /// Makes every lookup fail soon, including earlier ones.
   void stop() { stop_.request_stop(); }
@@ -54,7 +54,7 @@ class Lookups {
   std::stop_source stop_;
   std::shared_ptr<Listener> listener_ = std::make_shared<Listener>();
   std::unique_ptr<Executor> executor_;
-  ComputeThread* thread_ = nullptr;  ///< the executor, if it is a thread of its own
+  ComputeThread* thread_ = nullptr;  ///< the executor, if it is a thread made here
 };
 
 }  // namespace gtopk::engine

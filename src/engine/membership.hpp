@@ -1,6 +1,6 @@
-// Engine: which peers are there: whom this process has greeted and who has answered, when they were
-// last heard, who has left, and how this process says goodbye. Notices to other engines are sent
-// here; failures.hpp and probes.hpp define their meaning.
+// Engine: which peers are there: which ones this process has greeted and which have answered, when
+// they were last heard, which have left, and how this process says goodbye. Notices to other
+// engines are sent here; failures.hpp and probes.hpp define their meaning.
 #pragma once
 
 #include <cstdint>
@@ -32,21 +32,21 @@ class Membership {
   /// Whether the peer has sent a notice at `time` or later.
   [[nodiscard]] bool heard_since(transport::PeerId peer, transport::TimePoint time) const;
 
-  /// Whether a control message with that tag can be a peer's.
+  /// Whether a control message with that tag can be from a peer.
   [[nodiscard]] bool knows(transport::Tag control) const { return control_.knows(control); }
 
-  /// To be called before anything is sent to the peer, or expected from it: the first time, says
-  /// hello.
+  /// To be called before anything is sent to the peer, or expected from it. Says hello the first
+  /// time.
   void contact(transport::PeerId peer) {
     if (!standings_[peer].contacted) {
       begin_contact(peer);
     }
   }
-  /// Peers that were contacted since the last call and have not answered before.
+  /// Peers that were contacted since the last call and had not answered before.
   [[nodiscard]] std::vector<transport::PeerId> take_contacted() {
     return std::exchange(contacted_, {});
   }
-  /// The peer has said hello: so does this process, or goodbye if it is leaving.
+  /// Answers a peer's hello with a hello, or with a goodbye if this process is leaving.
   void answer_hello(transport::PeerId peer);
   /// Whether the peer has neither answered nor left, so that it may have ended.
   [[nodiscard]] bool in_doubt(transport::PeerId peer) const { return !standings_[peer].settled; }
@@ -54,7 +54,7 @@ class Membership {
   /// was given up.
   void settle(transport::PeerId peer) { standings_[peer].settled = true; }
 
-  // Notices of a group are counted as its own.
+  // Notices of a group count in its statistics.
   void tell(Group& group, std::uint32_t rank, Notice notice);
   /// Tells every other member that has not left.
   void tell_members(Group& group, const Notice& notice);
@@ -75,33 +75,33 @@ class Membership {
   /// Closes the endpoint to the peer by force.
   void give_up(transport::PeerId peer);
 
-  /// Tells every connected peer that this process leaves, and why, if there is a reason;
-  /// farewell_said() is true once all of them have answered.
+  /// Tells every connected peer that this process leaves, and the reason, if any; farewell_said()
+  /// is true once all of them have answered.
   void say_goodbye(const std::string& last_words);
-  /// Whether this is the last goodbye that a peer sends, one over each connection.
+  /// Whether this is the last of a peer's goodbyes, one of which comes over each connection.
   [[nodiscard]] bool is_last_goodbye(transport::PeerId peer, const Notice& goodbye) {
     return goodbyes_[peer]++ >= goodbye.sequence;
   }
   /// Answers a peer's goodbye if the peer would not notice the end of this process.
   void return_goodbye(transport::PeerId peer);
   [[nodiscard]] bool farewell_said() const;
-  /// Whether there is a peer that cannot be told goodbye, or has neither left nor been told: it may
-  /// yet contact this process.
+  /// Whether some peer cannot be told goodbye, or has neither left nor been told: it may yet
+  /// contact this process.
   [[nodiscard]] bool unaware_peer() const;
   [[nodiscard]] bool anyone_has_left() const;
-  /// Peers that have not taken a notice yet.
+  /// Peers that have not received a notice yet.
   [[nodiscard]] std::vector<transport::PeerId> unsent() const { return control_.unsent(); }
   /// Cancels posted receives; the transport must progress until this returns true.
   [[nodiscard]] bool stop_listening();
 
  private:
   struct Standing {
-    bool member = false;     ///< of a group, and not this process
-    bool contacted = false;  ///< on this process's own account
+    bool member = false;     ///< in a group, and not this process
+    bool contacted = false;  ///< contacted by this process on its own account
     bool greeted = false;    ///< this process has said hello
     bool settled = false;    ///< no longer in doubt
     bool left = false;
-    bool failed = false;  ///< left, but may live, and know nothing of this process
+    bool failed = false;  ///< left, but may be alive, and unaware of this process
     std::string last_words;
   };
 
@@ -121,7 +121,7 @@ class Membership {
   std::map<transport::PeerId, std::uint64_t> goodbyes_;
   bool leaving_ = false;
   std::string last_words_;
-  /// To whom this process has said goodbye.
+  /// Peers to which this process has said goodbye.
   std::set<transport::PeerId> farewells_;
 };
 

@@ -16,17 +16,17 @@ namespace gtopk::engine {
 
 class Operation;
 
-/// A request with what the engine knows of it.
+/// A request with the engine's data about it.
 struct MessageSlot {
   transport::Request request;
   Operation* operation = nullptr;
   std::coroutine_handle<> waiter;
-  std::uint32_t rank = 0;    ///< the peer, in the group
-  bool orphaned = false;     ///< nobody will await its result
+  std::uint32_t rank = 0;    ///< the peer's, in the group
+  bool orphaned = false;     ///< its result will not be awaited
   bool unexplained = false;  ///< truncated, and its sender has not yet said what it called
   bool deserted = false;     ///< ended or in doubt, as the peer has left
   bool any_length = false;   ///< its awaiter takes the length of a truncated message
-  /// Sent, or ended with its endpoint, and whether the peer lives is not known yet.
+  /// Sent, or ended with its endpoint, and it is not known yet whether the peer is alive.
   bool in_doubt = false;
   MessageSlot* previous = nullptr;  ///< in the list of slots in use
   MessageSlot* next = nullptr;
@@ -47,7 +47,7 @@ class MessageSlots {
   /// Takes a slot into use, reset for a new message.
   [[nodiscard]] MessageSlot& take(Operation& operation);
   void give_back(MessageSlot& slot);
-  /// Visits the slots in use, in the order in which they were taken; `f` may give its slot back.
+  /// Visits the slots in use, in the order in which they were taken; `f` may return its slot.
   template <class F>
   void for_each(F f) const {
     for (MessageSlot* slot = first_; slot != nullptr;) {

@@ -1,5 +1,5 @@
-// Engine: the metrics of one group, a cell for each row of gtopk/metrics.hpp. Written by the engine
-// thread, readable from any.
+// Engine: the metrics of one group, one cell for each row of gtopk/metrics.hpp. Written by the
+// engine thread, readable from any.
 #pragma once
 
 #include <array>

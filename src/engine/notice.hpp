@@ -1,5 +1,5 @@
 // Engine: what engines tell each other outside of any collective: an operation failed, are you
-// there, goodbye. Each is one message of fixed size, with a tag kind of its own.
+// there, goodbye. Each notice is one message of fixed size, with its own tag kind.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ enum class NoticeKind : std::uint8_t {
   kGroupFailure = 2,  ///< the group has failed
   kProbe = 3,         ///< what are you doing in this operation? A living engine answers
   kReply = 4,
-  /// The sender leaves in order and sends nothing more; `text`: its last error, if any. One goes
+  /// The sender leaves in order and sends nothing more; `text`: its last error, if any. One is sent
   /// over each connection, and `sequence` is the number of those still to come: when the last one
   /// has arrived, everything has.
   kGoodbye = 5,
@@ -26,15 +26,15 @@ enum class NoticeKind : std::uint8_t {
       6,  ///< your message does not fit: what did you call? Answered only while the operation runs
   kCall = 7,      ///< the answer: the sender's call, as text
   kWithdraw = 8,  ///< the sender has withdrawn a point-to-point message: see Withdrawal
-  /// The answer to a kAbort or kGroupFailure. `sequence`: of the collective, or all ones for the
+  /// The answer to a kAbort or kGroupFailure. `sequence`: the collective's, or all ones for the
   /// group.
   kHeard = 9,
   kAllHeard = 10,  ///< every member has answered the sender; `sequence` as in kHeard
-  // Of point-to-point messages, see FlowControl.
-  kClear = 11,      ///< send these payloads: their receives wait; `text`: serial numbers
-  kCredit = 12,     ///< receives have matched that many bytes more; `sequence`: how many
+  // For point-to-point messages, see FlowControl.
+  kClear = 11,      ///< send these payloads, whose receives wait; `text`: serial numbers
+  kCredit = 12,     ///< receives have matched more bytes; `sequence`: how many
   kUnmatched = 13,  ///< the answer to a kWithdraw of a held message; `sequence`: its serial number
-  /// The first that a process sends to another: the sender has an endpoint to the receiver, and
+  /// The first notice from one process to another: the sender has an endpoint to the receiver, and
   /// will say goodbye over it. Answered with the same. `text`: the sender's address, or empty.
   kHello = 14,
 };
@@ -46,18 +46,18 @@ struct Notice {
 
   NoticeKind kind = NoticeKind::kGoodbye;
   ErrorKind error = ErrorKind::kTransport;
-  std::uint32_t group = 0;  ///< the receiver's number of it
+  std::uint32_t group = 0;  ///< the receiver's number for it
   std::uint64_t sequence = 0;
   std::string text;                ///< truncated to kMaxText
-  std::uint32_t answer_group = 0;  ///< the sender's number of the group
+  std::uint32_t answer_group = 0;  ///< the sender's number for it
 };
 
-/// Which message was withdrawn: what a kWithdraw says.
+/// Which message was withdrawn: the content of a kWithdraw.
 struct Withdrawal {
-  std::uint32_t source;  ///< rank of the sender in the group, of at most 31 bits
+  std::uint32_t source;  ///< rank of the sender in the group, at most 31 bits
   std::uint32_t serial;
   bool held;  ///< the sender has its payload: answered by kUnmatched unless it has been cleared
-  std::uint64_t apart = 0;  ///< bytes that travel apart from its header
+  std::uint64_t apart = 0;  ///< bytes sent separately from its header
 
   [[nodiscard]] Notice notice() const;
   [[nodiscard]] static Withdrawal of(const Notice& notice);

@@ -1,6 +1,6 @@
-// Engine: notifies observers (statistics, a recorder, a profiler) of what happens to operations.
-// They are called on the engine thread, in the order of events, and must neither block nor call the
-// engine.
+// Engine: notifies observers (statistics, a recorder, a profiler) of events in operations.
+// Observers are called on the engine thread, in the order of events, and must neither block nor
+// call the engine.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct OperationEvent {
   std::string_view name;
   /// What ranks must agree on; empty for a point-to-point message.
   const Agreement& agreement;
-  /// Bytes this rank passes in or has room for, if the agreement does not tell.
+  /// Bytes this rank passes in or has capacity for, if the agreement does not say.
   std::uint64_t bytes;
   transport::Duration timeout;
   /// The collective's number in its group; 0 for a point-to-point message.
@@ -36,10 +36,10 @@ struct OperationEvent {
   /// When it started, if `ran`.
   transport::TimePoint started;
   bool ran;
-  /// The phase that it was in until now (empty before the first), and since when.
+  /// The phase that is ending (empty before the first), and its start.
   std::string_view phase;
   transport::TimePoint phase_began;
-  /// Operations of the group that are running now.
+  /// The number of operations of the group that are running now.
   std::uint32_t in_flight;
   /// The time of the event.
   transport::TimePoint at;
@@ -60,13 +60,13 @@ class Observer {
   virtual void started(const OperationEvent& /*event*/) {}
   /// It enters a phase named by its algorithm.
   virtual void phase(const OperationEvent& /*event*/, std::string_view /*name*/) {}
-  /// It ended, and its caller is told next; called once for each that was queued, started or not.
-  /// `error`: null on success.
+  /// It ended, and its caller is notified next; called once for each operation that was queued,
+  /// started or not. `error`: null on success.
   virtual void ended(const OperationEvent& /*event*/, const Error* /*error*/) {}
 };
 
-/// Forwards to all added observers, in the order in which they were added. What one throws is
-/// logged; the others are told all the same.
+/// Forwards to all added observers, in the order in which they were added. An exception of one is
+/// logged; the others are still notified.
 class Observers final : public Observer {
  public:
   void add(Observer& observer) { observers_.push_back(&observer); }

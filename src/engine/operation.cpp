@@ -24,10 +24,10 @@ std::unique_ptr<OperationStorage> take_storage(Engine& engine) {
   return storage;
 }
 
-/// Buffers to keep room for; only huge operations need more.
+/// The number of buffers to keep capacity for; only huge operations need more.
 constexpr std::size_t kKeptBuffers = 1024;
 
-/// A body that refuses its arguments before it becomes a coroutine fails like any other.
+/// A body that rejects its arguments before it becomes a coroutine fails like any other.
 Task<void> throwing(std::exception_ptr error) {
   std::rethrow_exception(error);
   co_return;
@@ -36,7 +36,7 @@ Task<void> throwing(std::exception_ptr error) {
 }  // namespace
 
 bool OperationStorage::recycle() {
-  // An engine that ends with messages still in the network keeps their slots.
+  // An engine that ends while messages are still in the network keeps their slots.
   if (!slots.none_in_use()) {
     return false;
   }
@@ -190,7 +190,7 @@ void Operation::peer_lives(std::uint32_t rank) {
   });
 }
 
-/// A matched receive goes on; an unmatched one ends as cancelled, perhaps at once.
+/// A matched receive continues; an unmatched one ends as cancelled, perhaps at once.
 void Operation::withdraw_from_departed(MessageSlot& slot) {
   if (!slot.request.pending()) {
     return;
@@ -315,7 +315,7 @@ void Operation::completed(transport::Request& request) {
     metrics.add(Metric::kBytesReceived, request.length());
   }
   if (truncated && !slot.orphaned && !operation.spec_.point_to_point() && !operation.cause_) {
-    // Nothing in it can be read, so its sender is asked what it is.
+    // It is unreadable, so its sender is asked what it is.
     slot.unexplained = true;
     operation.questions_.push_back(slot.rank);
     operation.engine_.has_question(operation);
@@ -382,7 +382,7 @@ std::optional<Error> Operation::take_result() {
   }
   body_ = {};  // releases its messages; the slab keeps those still in the network
   for_each_slot([&](MessageSlot& slot) {
-    // Nobody will read the received data, and it may never come: its sender may have failed, too.
+    // The received data will not be read, and may never arrive, as its sender may have failed, too.
     if (slot.request.pending() && slot.request.is_receive) {
       engine_.transport().cancel(slot.request);
     }
@@ -431,7 +431,7 @@ void Operation::tell(const std::optional<Error>& result) {
       }
     }
   }
-  // Whoever is told may let go of the memory at once, and on its own thread: not on this one.
+  // The caller may release the memory at once when notified, on its own thread instead of this one.
   if (quiet()) {
     spec_.keepalive.reset();
   }

@@ -36,17 +36,17 @@ class GroupView;
 class Operation;
 
 struct ExternalWorkState;  // external_work.hpp
-/// Whoever does that work is to tell nobody.
+/// Makes that work notify no operation.
 void leave_alone(ExternalWorkState& external_work);
 
 /// A collective, and its caller's settings.
 struct OperationSpec : Collective {
   OperationSpec() = default;
-  // NOLINTNEXTLINE(google-explicit-constructor): what is called is the collective
+  // NOLINTNEXTLINE(google-explicit-constructor): the collective is the call
   OperationSpec(Collective collective) : Collective(std::move(collective)) {}
 
   transport::Duration timeout{};
-  /// Called once, on the engine thread; null means success. What it throws is logged.
+  /// Called once, on the engine thread; null means success. Its exceptions are logged.
   std::function<void(std::exception_ptr)> done;
   /// Owner of the caller's memory.
   std::shared_ptr<void> keepalive;
@@ -55,13 +55,13 @@ struct OperationSpec : Collective {
 };
 
 /// What operations use while in flight. It grows as needed and is passed from one operation to the
-/// next, so that the steady state does not allocate; what a large operation needed beyond the bound
+/// next, so that the steady state does not allocate. What a large operation needed beyond the bound
 /// is freed with it.
 struct OperationStorage {
   MessageSlots slots;
   std::vector<BufferPool::Buffer> buffers;
 
-  /// Frees what is beyond the bound; returns whether another operation may use it.
+  /// Frees what exceeds the bound; returns whether another operation may use the rest.
   [[nodiscard]] bool recycle();
 };
 
@@ -69,8 +69,8 @@ struct OperationStorage {
 struct Transfer {
   std::uint32_t to;  ///< rank in the group
   std::uint32_t serial;
-  std::uint64_t ahead;  ///< what it counts in the window: see FlowControl
-  std::uint64_t apart;  ///< bytes that travel apart from its header
+  std::uint64_t ahead;  ///< bytes that it counts in the window: see FlowControl
+  std::uint64_t apart;  ///< bytes sent separately from its header
   bool left = false;    ///< its header has been sent
 };
 
@@ -78,7 +78,7 @@ class Operation {
  public:
   enum class State : std::uint8_t { kWaiting, kRunning, kProbing, kLingering };
 
-  /// `queued`: when it was called.
+  /// `queued`: the time of the call.
   Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t sequence,
             transport::TimePoint queued, OperationSpec spec);
   Operation(const Operation&) = delete;
@@ -98,29 +98,29 @@ class Operation {
   [[nodiscard]] const OperationSpec& spec() const { return spec_; }
   [[nodiscard]] const std::optional<Error>& cause() const { return cause_; }
   [[nodiscard]] bool body_done() const { return body_.started() && body_.done(); }
-  /// Whether nothing of it is in the network or on another thread.
+  /// Whether none of it is in the network or on another thread.
   [[nodiscard]] bool quiet() const { return pending_ == 0 && computing_ == 0; }
   /// "all_reduce(gtopk) #17", or "recv(from 1, tag 7)"
   [[nodiscard]] std::string title() const;
   /// "all_reduce(gtopk) #17 of group 'default' on rank 2"
   [[nodiscard]] std::string label() const;
-  /// Ranks whose messages have not arrived or, if `sends`, that have not taken ours.
+  /// Ranks whose messages have not arrived or, if `sends`, that have not received ours.
   [[nodiscard]] std::vector<std::uint32_t> waits_for(bool sends) const;
 
-  // For GroupView and its awaitables.
+  // Used by GroupView and its awaitables.
   MessageSlot& send(std::uint32_t to, transport::Tag tag, ConstBytes data,
                     std::uint32_t connection = 0);
   MessageSlot& recv(std::uint32_t from, transport::Tag tag, Bytes room);
-  /// A message that is posted when its receiver clears it: see FlowControl.
+  /// Adds a message that is posted when its receiver clears it: see FlowControl.
   MessageSlot& hold(std::uint32_t to, std::uint32_t serial, transport::Tag tag, ConstBytes data);
   void post_held(MessageSlot& slot, transport::Tag tag, ConstBytes data);
   void release(MessageSlot& slot);
-  std::optional<Transfer> transfer;  ///< none once its header could not be sent
+  std::optional<Transfer> transfer;  ///< empty once its header could not be sent
   /// The payload announced by the header that the operation received.
   std::optional<transport::Tag> announced;
-  bool takes = false;  ///< it is a receive and has found its message
+  bool takes = false;  ///< it is a receive that has found its message
   [[nodiscard]] std::byte* buffer(std::size_t bytes);
-  /// Tells observers that a phase begins; `phase` must have static lifetime.
+  /// Notifies observers that a phase begins; `phase` must have static lifetime.
   void enter(std::string_view phase);
   /// What this rank called, as text.
   [[nodiscard]] std::string call() const {
@@ -138,18 +138,18 @@ class Operation {
   std::string others_call;
   void compute(std::coroutine_handle<> waiter, std::function<void()> work);
   std::exception_ptr compute_error;
-  // For ExternalWork.
+  // Used by ExternalWork.
   void external_work_begun(std::shared_ptr<ExternalWorkState> external_work);
   void external_work_ended(const ExternalWorkState& external_work);
-  /// Whether something outside of the engine works for it.
+  /// Whether something outside the engine works for it.
   [[nodiscard]] bool on_external_work() const { return !external_work_.empty(); }
   std::coroutine_handle<> turn_waiter;
   std::coroutine_handle<> external_work_waiter;
   std::coroutine_handle<> gate_waiter;
   std::optional<std::uint32_t> in_line_for;  ///< the rank whose message an earlier receive awaits
 
-  // For the engine.
-  /// Takes the ranks whose messages did not fit since the last call: to be asked what they called.
+  // Used by the engine.
+  /// Takes the ranks whose messages did not fit since the last call, to ask what they called.
   [[nodiscard]] std::vector<std::uint32_t> take_questions() {
     return std::exchange(questions_, {});
   }
@@ -159,17 +159,17 @@ class Operation {
   void peer_left(std::uint32_t rank);
   /// Messages to and from that rank are no longer in doubt.
   void peer_lives(std::uint32_t rank);
-  /// Whether it ended without knowing if the receiver of a message that was sent still lives.
+  /// Whether it ended without knowing if the receiver of a sent message is still alive.
   [[nodiscard]] bool sent_in_doubt() const { return sent_in_doubt_; }
   /// "rank 3 (...) has left (...)"
   [[nodiscard]] std::string departure_of(std::uint32_t rank) const;
   [[nodiscard]] bool receives(transport::Tag tag) const;
-  /// After the body's end: the result for the caller. A cause passed to fail() takes precedence
-  /// over what the body threw.
+  /// The result for the caller, after the body's end. A cause passed to fail() takes precedence
+  /// over the body's exception.
   [[nodiscard]] std::optional<Error> take_result();
-  /// Tells the caller and the observers; once. What one of them throws is logged.
+  /// Notifies the caller and the observers, once. Exceptions of theirs are logged.
   void tell(const std::optional<Error>& result);
-  /// The operation as observers see it, at a time.
+  /// The operation at a point in time, as observers see it.
   [[nodiscard]] OperationEvent event(transport::TimePoint at) const;
   State state = State::kWaiting;
   std::list<std::unique_ptr<Operation>>::iterator place;  ///< among those in flight
@@ -177,11 +177,11 @@ class Operation {
   transport::TimePoint deadline{};
   transport::Duration waited{};  ///< from the call to the probe
   std::optional<transport::TimePoint>
-      asked;                         ///< while lingering: whoever does not take its message
-  transport::TimePoint probed{};     ///< when, while probing
+      asked;                         ///< while lingering: when the non-receiving peers were asked
+  transport::TimePoint probed{};     ///< when the probe began
   std::vector<bool> answered;        ///< by rank, while probing
   std::vector<std::string> answers;  ///< by rank, while probing
-  bool took = false;                 ///< `takes`, when the probe began
+  bool took = false;                 ///< the value of `takes` when the probe began
 
  private:
   [[nodiscard]] OperationStorage& storage();
@@ -195,7 +195,7 @@ class Operation {
   /// Throws Error{kPeerFailed} if the rank has left.
   void expect_member(std::uint32_t rank) const;
   void post(MessageSlot& slot, transport::Tag tag, ConstBytes data);
-  /// Makes it ready for a message; throws Error{kUnsupported} where the transport does not take it.
+  /// Makes it ready for a message; throws Error{kUnsupported} if the transport does not take it.
   void enter(Memory memory, std::uint32_t rank);
   static void completed(transport::Request& request);
   void withdraw_from_departed(MessageSlot& slot);
@@ -215,7 +215,7 @@ class Operation {
   std::unique_ptr<GroupView> view_;
   Task<void> body_;
   std::optional<Error> cause_;
-  /// Null before the first message or buffer: many receives may wait behind each other.
+  /// Null before the first message or buffer, as many receives may wait behind each other.
   std::unique_ptr<OperationStorage> storage_;
   std::vector<std::uint32_t> questions_;
   std::coroutine_handle<> answer_waiter_;
@@ -223,7 +223,7 @@ class Operation {
   std::size_t pending_ = 0;
   std::size_t computing_ = 0;
   std::vector<std::shared_ptr<ExternalWorkState>>
-      external_work_;  // of which each counts as a computation
+      external_work_;  // each of which counts as a computation
 };
 
 }  // namespace gtopk::engine

@@ -18,9 +18,9 @@ struct TransferHeader {
 
   std::uint32_t magic = kMagic;
   std::uint32_t serial = 0;
-  std::uint64_t bytes = 0;   ///< of the payload, wherever it travels
+  std::uint64_t bytes = 0;   ///< of the payload, however it is sent
   std::uint64_t window = 0;  ///< the sender's, see FlowControl
-  std::uint32_t held = 0;    ///< 1: the sender has the payload until it is cleared
+  std::uint32_t held = 0;    ///< 1: the sender keeps the payload until it is cleared
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(TransferHeader) == kTransferHeaderBytes);
@@ -31,8 +31,8 @@ bool travels_with_header(const TransferHeader& header) {
   return header.held == 0 && is_short(header.bytes);
 }
 
-/// Room for a header from that rank, and for what may travel with it: of a message of that many
-/// bytes, or of any that was withdrawn, to see from its header that it was.
+/// Buffer for a header from that rank, and for what may be sent with it: a message of that many
+/// bytes or, if any was withdrawn, one of any length, so that its header shows whether it was.
 std::span<std::byte> room_for_header(GroupView& group, std::uint32_t from, std::size_t bytes) {
   const std::size_t payload = is_short(bytes) ? bytes : 0;
   return group.buffer(sizeof(TransferHeader) +
@@ -63,20 +63,20 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
                           group.member(from), message.size()));
 }
 
-/// The header of a message of `received` bytes from that rank, of which `message` is the room: a
-/// receive has matched it. Nullopt if it was withdrawn, so that the receive takes the next.
+/// The header of a message of `received` bytes from that rank, which a receive has matched;
+/// `message` is its buffer. Nullopt if it was withdrawn, so that the receive takes the next one.
 std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from,
                                             std::size_t received,
                                             std::span<const std::byte> message,
                                             std::size_t expected) {
-  if (received > message.size()) {  // what travels with a header is longer than expected
+  if (received > message.size()) {  // the payload sent with the header is longer than expected
     const std::size_t sent = received - sizeof(TransferHeader);
     group.matched(from, sent, FlowControl::kUnknownWindow);
     throw_does_not_fit(group, from, sent, expected);
   }
   const TransferHeader header = read_header(message.first(received), group, from);
   const bool withdrawn = group.take_withdrawn(from, header.serial);
-  // A payload that was apart, and withdrawn, has been returned, or never came.
+  // A separate payload that was withdrawn has been returned, or never arrived.
   const bool counts = !withdrawn || travels_with_header(header);
   if (header.held != 0 && !withdrawn) {
     group.clear_payload(from, header.serial);
@@ -85,7 +85,7 @@ std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from
   return withdrawn ? std::nullopt : std::optional(header);
 }
 
-/// What a header announces: the payload is in `message`, too, or follows.
+/// Receives what a header announces: the payload is in `message`, too, or follows.
 Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader header,
                         std::span<const std::byte> message, Bytes room) {
   const bool follows = !travels_with_header(header);
@@ -134,7 +134,7 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes
   Message& first = *head;
   if (first.await_ready() || group.transfer_lost()) {  // then it throws
     co_await first;
-    head.reset();  // its slot is the payload's
+    head.reset();  // its slot serves the payload
   }
   Message payload = header.held != 0 ? group.hold_payload(to, header.serial, data)
                                      : group.send_payload(to, header.serial, data);
@@ -148,7 +148,7 @@ Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes ro
   std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
   ReceiveTurn& mine = *turn;
   co_await mine;
-  // Only now: many receives may wait behind each other.
+  // Take it only now, as many receives may wait behind each other.
   const std::span<std::byte> message = room_for_header(group, from, room.size());
   std::optional<TransferHeader> header;
   while (!header) {

@@ -1,11 +1,11 @@
-// Engine: a message from one rank to another under a tag of the user's choice, which need not be
+// Engine: a message from one rank to another under a tag chosen by the user, which need not be
 // unique.
 //
-// A header travels under the user's tag and identifies the message by its sender's serial number. A
-// short payload travels in the same message; a long one follows straight from and to the users'
-// memory, under a tag made from the serial number. So a sender that withdraws a message can say
-// which (NoticeKind::kWithdraw): the receiver discards the payload, and skips the header when a
-// receive matches it.
+// A header is sent under the user's tag and identifies the message by its sender's serial number. A
+// short payload is part of the same message; a long one goes directly between the users' memory,
+// under a tag made from the serial number. So a sender that withdraws a message can name it
+// (NoticeKind::kWithdraw): the receiver discards the payload, and skips the header when a receive
+// matches it.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@
 
 namespace gtopk::engine {
 
-/// The most bytes, header and payload, that travel as one message.
+/// The most bytes, header and payload, that are sent as one message.
 inline constexpr std::size_t kShortMessageBytes = 8192;
 inline constexpr std::size_t kTransferHeaderBytes = 32;
 inline constexpr std::size_t kShortPayloadBytes = kShortMessageBytes - kTransferHeaderBytes;
 
-/// Ends when `data` may be reused. What travels with its header is the host's memory, here and in
+/// Ends when `data` may be reused. What is sent with its header must be in host memory, here and in
 /// the receives.
 Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes data);
 
@@ -30,7 +30,7 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes
 /// Messages of one sender and tag are received in the order in which they were sent.
 Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes room);
 
-/// The same from whichever rank sends first, including this one; returns that rank. Does not take
+/// The same from the rank that sends first, which may be this one; returns that rank. Does not take
 /// messages that a receive naming their sender waits for.
 Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room);
 

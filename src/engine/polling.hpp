@@ -1,8 +1,8 @@
-// Engine: whether a thread that waits looks again and again for a moment before it sleeps. Waking a
-// sleeper takes longer than a small message. But if ranks share cores, a thread that looks keeps a
-// core from those it waits for. Yielding it is no way out: Linux 6.18 may return from sched_yield()
-// to the same thread for a whole slice, and where it does not, the look ends when the others'
-// slices do. So the outcome of the last looks decides. No clock, no threads: the caller tells.
+// Engine: whether a waiting thread polls for a moment before it sleeps. Waking a sleeper takes
+// longer than a small message. But if ranks share cores, a polling thread keeps a core from those
+// it waits for. Yielding does not help: Linux 6.18 may return from sched_yield() to the same thread
+// for a whole slice, and where it does not, polling ends when the others' slices do. So the outcome
+// of recent polls decides. No clock, no threads: the caller reports.
 #pragma once
 
 #include <algorithm>
@@ -12,17 +12,16 @@ namespace gtopk::engine {
 
 class Polling {
  public:
-  /// Looks that are judged together.
+  /// The number of polls that are judged together.
   static constexpr int kTrial = 16;
-  /// Waits without a look before the next trial: twice as many after each that failed.
+  /// Waits without polling before the next trial; their number doubles after each failed trial.
   static constexpr int kFewestRests = 16;
   static constexpr int kMostRests = 1024;
 
-  /// Whether the next wait is to begin with a look. Any thread.
+  /// Whether the next wait should begin with polling. Any thread.
   [[nodiscard]] bool pays() const { return pays_.load(std::memory_order_relaxed); }
 
-  /// A look has ended; `in_time`: because what it looked for came, and the core was not lost
-  /// meanwhile.
+  /// Polling has ended; `in_time`: what it waited for arrived, and the core was not lost meanwhile.
   void looked(bool in_time) {
     in_time_ += in_time ? 1 : 0;
     if (++looks_ < kTrial) {
@@ -39,7 +38,7 @@ class Polling {
     in_time_ = 0;
   }
 
-  /// A wait has begun without a look.
+  /// A wait has begun without polling.
   void rested() {
     if (!pays() && --rests_left_ == 0) {
       pays_.store(true, std::memory_order_relaxed);

@@ -16,12 +16,12 @@ namespace {
 
 using transport::PeerId;
 
-/// How a probed rank's reply begins if it is the rank that the others wait for.
+/// The start of a probed rank's reply if it is the rank that the others wait for.
 constexpr std::string_view kNeverEntered = "never entered";
 constexpr std::string_view kFinished = "has finished it";
-/// How many ranks' states of each kind a timeout's text shows.
+/// The number of ranks' states of each kind that a timeout's text shows.
 constexpr std::size_t kStatesShown = 4;
-/// Stands for a collective's number in the probe of a point-to-point message, which asks what the
+/// Used as the collective's number in the probe of a point-to-point message, which asks what the
 /// rank is doing at all.
 constexpr std::uint64_t kNoCollective = std::numeric_limits<std::uint64_t>::max();
 
@@ -71,7 +71,7 @@ double seconds(transport::Duration duration) {
 
 }  // namespace
 
-/// What this process is doing: in this group, else in another one, else what it did last.
+/// What this process is doing in this group, or else in another one, or else what it did last.
 std::string Probes::describe_place(const Group& group) const {
   if (const Operation* const oldest = Scheduler::oldest_running(group)) {
     return fmt::format("it is in {}", describe(*oldest));
@@ -126,7 +126,7 @@ void Probes::act_on_deadline(Operation& operation, transport::TimePoint now) {
   }
   const transport::TimePoint own = operation.called + operation.spec().timeout;
   if (now < own) {
-    operation.deadline = own;  // a rank that left has taken its message after all
+    operation.deadline = own;  // a rank that left has received its message after all
     return;
   }
   probe(operation);
@@ -171,7 +171,7 @@ void Probes::probe(Operation& operation) {
 void Probes::conclude_transfer(Operation& operation, const std::vector<std::string>& silent,
                                const std::vector<std::string>& alive) {
   if (operation.takes && !operation.took && silent.empty()) {
-    // A message has come meanwhile. Its sender may count on it, and has as long as any other.
+    // A message has arrived meanwhile. Its sender may count on it, and has as long as any other.
     operation.state = Operation::State::kRunning;
     operation.deadline = clock_.now() + operation.spec().timeout;
     return;
@@ -255,7 +255,7 @@ void Probes::conclude(Operation& operation) {
 
 void Probes::check_deadlines(transport::TimePoint now) {
   asked_.clear();
-  // Concluding may fail other operations in the list, but never shortens it.
+  // Ending a probe may fail other operations in the list, but never shortens it.
   for (const auto& each : scheduler_.operations()) {
     Operation& operation = *each;
     switch (operation.state) {
@@ -335,12 +335,12 @@ void Probes::take_answer(const Group& group, PeerId from, const Notice& notice) 
 }
 
 void Probes::give_up(PeerId peer) {
-  membership_.give_up(peer);  // first: what ends now is not in doubt
+  membership_.give_up(peer);  // first, so that what ends now is not in doubt
   flow_control_.drop_peer(peer);
 }
 
-/// A living rank, told that the message is stale, sooner or later takes or discards it; a stopped
-/// or dead one never does.
+/// A living rank that was told that the message is stale eventually receives or discards it; a
+/// stopped or dead one never does.
 void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
   Group& group = operation.group();
   const std::vector<std::uint32_t> ranks = operation.waits_for(true);
@@ -372,8 +372,8 @@ void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
 
 void Probes::check_waiting(Group& group, transport::TimePoint now) {
   Scheduler::give_up_late_inputs(group, now);
-  // The group waits for its oldest running operation, whose own deadline may be far away: ask about
-  // that one.
+  // The group waits for its oldest running operation, whose own deadline may be far away, so ask
+  // about that one.
   Operation* const oldest = Scheduler::oldest_running(group);
   if (oldest != nullptr && Scheduler::any_waits_too_long(group, now) &&
       oldest->state == Operation::State::kRunning && !oldest->cause()) {

@@ -1,5 +1,5 @@
 // Engine: what timeouts reveal: operations that are late, ranks that do not answer, and messages
-// that nobody takes.
+// that no rank receives.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ class Probes {
  public:
   /// How long a rank waits for answers to its probe before it declares the silent ones dead.
   static constexpr transport::Duration kProbeGrace = std::chrono::seconds(2);
-  /// The same, if addresses must be looked up before the probe can be sent.
+  /// The same if addresses must be looked up before the probe can be sent.
   static constexpr transport::Duration kLongestProbe = std::chrono::milliseconds(4500);
   /// How long a failed operation's buffers may stay in the network, at peers that do not answer,
-  /// before the endpoints to those are closed by force.
+  /// before the endpoints to these are closed by force.
   static constexpr transport::Duration kLingerBound = std::chrono::seconds(5);
 
   Probes(transport::Transport& transport, const transport::Clock& clock, const GroupTable& groups,
@@ -38,22 +38,22 @@ class Probes {
         flow_control_(flow_control),
         failures_(failures) {}
 
-  /// How long a message may still be on its way to a rank after that rank's goodbye: the end of a
-  /// long one that it has taken may come later than the goodbye.
+  /// How long a message may still be on its way to a rank after that rank's goodbye: a long message
+  /// that it receives may end later than the goodbye arrives.
   static constexpr transport::Duration kDepartureGrace = std::chrono::seconds(1);
 
-  /// Checks every deadline: probes about what is late, and acts on the answers.
+  /// Checks every deadline: probes what is late, and acts on the answers.
   void check_deadlines(transport::TimePoint now);
-  /// A rank has left: what it does not take in kDepartureGrace fails the operation.
+  /// A rank has left: what it does not receive within kDepartureGrace fails the operation.
   void receiver_left(Operation& operation, std::uint32_t rank);
-  /// The operation has ended, and the network may still hold its buffers.
+  /// The operation has ended, but the network may still hold its buffers.
   void begin_lingering(Operation& operation);
 
   /// Answers a peer's probe.
   void answer(Group& group, transport::PeerId from, std::uint64_t sequence);
   /// The peer's address has been looked up, and probes that waited for it are on their way.
   void address_came(transport::PeerId peer);
-  /// A peer has answered one of ours.
+  /// A peer has answered one of our probes.
   void take_answer(const Group& group, transport::PeerId from, const Notice& notice);
   /// Closes the endpoint to the peer by force, and ends what waits for that peer.
   void give_up(transport::PeerId peer);
@@ -63,7 +63,7 @@ class Probes {
   void check_waiting(Group& group, transport::TimePoint now);
   void act_on_deadline(Operation& operation, transport::TimePoint now);
   void probe(Operation& operation);
-  /// Whether a probe may still wait for somebody's address; if so, gives it more time.
+  /// Whether a probe may still wait for a rank's address; if so, gives it more time.
   [[nodiscard]] bool prolong(Operation& operation, transport::TimePoint now);
   void conclude(Operation& operation);
   [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;
@@ -78,7 +78,7 @@ class Probes {
   Membership& membership_;
   FlowControl& flow_control_;
   Failures& failures_;
-  /// Ranks of groups that have been asked in this turn what they are doing: their answer is for all
+  /// Ranks of groups that have been asked in this round what they are doing; one answer covers all
   /// messages that are late now.
   std::set<std::pair<const Group*, std::uint32_t>> asked_;
 };

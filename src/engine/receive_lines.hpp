@@ -1,6 +1,5 @@
 // Engine: the queue of receives of one sender and tag. Only the front looks for a header: a receive
-// that skips a withdrawn message looks for another, and must not fall behind those that were called
-// after it.
+// that skips a withdrawn message looks for another one, and must not fall behind later calls.
 #pragma once
 
 #include <cstddef>

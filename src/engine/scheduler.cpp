@@ -12,14 +12,14 @@
 namespace gtopk::engine {
 namespace {
 
-/// How often timers are looked at while nothing is due.
+/// How often timers are checked while nothing is due.
 constexpr transport::Duration kIdleTimer = std::chrono::seconds(1);
 
-/// Entries of a queue, and nodes of a list, that are kept for reuse.
+/// The number of entries of a queue, and nodes of a list, that are kept for reuse.
 constexpr std::size_t kKeptEntries = 1024;
 constexpr std::size_t kKeptNodes = 64;
-/// After so many operations at once their memory goes back to the kernel: malloc() keeps what lies
-/// below anything still in use. That takes milliseconds, so it must be rare.
+/// After this many operations at once, their memory is returned to the kernel, because malloc()
+/// keeps what lies below anything still in use. That takes milliseconds, so it must be rare.
 constexpr std::size_t kBurst = 4096;
 
 /// Empties a queue, and frees what only a burst needed.
@@ -60,7 +60,7 @@ Scheduler::~Scheduler() {
     }
     group->inputs_.clear();
     group->held_.clear();
-    group->waiting_.clear();  // groups may outlive the engine, operations may not
+    group->waiting_.clear();  // groups may outlive the engine, operations must not
   }
   operations_.clear();  // ending one may make another ready
 }
@@ -148,7 +148,7 @@ void Scheduler::give_up_late_inputs(Group& group, transport::TimePoint now) {
 
 void Scheduler::start_waiting(Group& group) {
   if (group.starting_) {
-    return;  // called by an operation that ended at once: the loop below goes on
+    return;  // called by an operation that ended at once: the loop below continues
   }
   group.starting_ = true;
   start_those_that_may(group);
@@ -297,7 +297,7 @@ void Scheduler::end_waiting(Group& group, std::uint64_t sequence, const Error& c
     (*waiting)->tell(cause);
     group.waiting_.erase(waiting);
     group.inputs_.erase(sequence);
-    start_waiting(group);  // the next may have waited for that one alone
+    start_waiting(group);  // the next one may have waited only for this one
   }
 }
 
@@ -346,7 +346,7 @@ bool Scheduler::has_turn(const Operation& operation) {
 
 void Scheduler::wait_at_gate(Operation& operation) {
   ++operation.group().at_gate_;
-  // Not from within the operation, which is about to be suspended.
+  // Do not start them from within the operation, which is about to be suspended.
   post([this, group = operation.shared_group()] { start_waiting(*group); });
 }
 

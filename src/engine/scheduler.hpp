@@ -1,6 +1,6 @@
 // Engine: what runs when: the queue of calls, the bound on operations in flight, ready coroutines,
 // turns, and the next timer. It knows no network; its owner decides what happens to a call, and is
-// told of every end.
+// notified of every end.
 #pragma once
 
 #include <coroutine>
@@ -25,8 +25,8 @@ namespace gtopk::engine {
 class Scheduler {
  public:
   /// Collectives of one group in flight at once; later ones wait. This bounds the unreceived
-  /// messages that a fast rank can pile up at a slow one. The oldest unfinished one is in flight on
-  /// every rank, so none starves. Those that wait at a gate do not count.
+  /// messages that a fast rank can accumulate at a slow one. The oldest unfinished one is in flight
+  /// on every rank, so none starves. Those waiting at a gate do not count.
   static constexpr std::size_t kMaxInFlight = 32;
 
   /// A call on its way to the engine thread.
@@ -46,7 +46,7 @@ class Scheduler {
   struct Hooks {
     /// Called for every call, in order; must pass it to admit(), or end it at once.
     std::function<void(Queued&)> called;
-    /// Called for each operation that ran, before its caller is told.
+    /// Called for each operation that ran, before its caller is notified.
     std::function<void(Operation&, const Outcome&)> ended;
   };
 
@@ -75,11 +75,11 @@ class Scheduler {
   /// Destroys operations that the network no longer uses, and calls those waiting for idle groups.
   void forget_quiet();
 
-  /// Starts the operation as soon as possible. Null: its input is there.
+  /// Starts the operation as soon as possible. Null: its input is ready.
   void admit(std::unique_ptr<Operation> operation, std::unique_ptr<AwaitedInput> input = nullptr);
   /// Starts operations whose input has arrived.
   void input_came(Group& group);
-  /// Operations that have waited too long for their input run without it, and fail.
+  /// Runs operations that have waited too long for their input without it, so that they fail.
   static void give_up_late_inputs(Group& group, transport::TimePoint now);
   void make_ready(std::coroutine_handle<> handle, Operation& operation) {
     ready_.push_back({handle, &operation});
@@ -88,7 +88,7 @@ class Scheduler {
   void when_idle(const std::shared_ptr<Group>& group, std::function<void()> then);
   [[nodiscard]] bool idle(const Group& group) const;
 
-  using Operations = std::list<std::unique_ptr<Operation>>;  ///< in the order of their starts
+  using Operations = std::list<std::unique_ptr<Operation>>;  ///< in the order in which they started
   /// Operations in flight, including those that only wait for the network to release their memory.
   [[nodiscard]] const Operations& operations() const { return operations_; }
   /// The running collective of that number, or null.
@@ -103,7 +103,7 @@ class Scheduler {
   /// Fails the group's running operations, and ends those that wait.
   void fail(Group& group, const Error& cause);
 
-  // Turns: a queue of operations in each group, whose front operation holds the links.
+  // Turns: each group has a queue of operations whose front holds the links.
   static void enter_line(Operation& operation);
   /// Resumes the next operation in line.
   void leave_line(Operation& operation);
@@ -142,7 +142,8 @@ class Scheduler {
   Hooks hooks_;
   Operations operations_;
   Operations spare_;  ///< nodes without an operation, so that the steady state does not allocate
-  std::size_t most_operations_ = 0;              ///< in flight at once, since memory was given back
+  std::size_t most_operations_ = 0;              ///< in flight at once since memory was last
+                                                 ///< returned
   std::vector<Operations::iterator> lingering_;  ///< those that have ended
   std::vector<Ready> ready_;
   std::vector<Ready> resuming_;

@@ -1,5 +1,5 @@
-// Engine: how long to wait for something that may be stuck before ending it. Waits that overlap
-// share one deadline: destroying any number of stuck groups takes the time of one.
+// Engine: how long to wait before ending something that may be stuck. Waits that overlap share one
+// deadline, so destroying any number of stuck groups takes the time of one.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,11 @@ namespace gtopk::engine {
 /// Any thread.
 class SharedDeadline {
  public:
-  /// A wait that begins this soon after a grace has run out belongs to it, and gets no time.
+  /// A wait that begins this soon after a deadline has passed belongs to it, and gets no time.
   static constexpr transport::Duration kTogether = std::chrono::milliseconds(100);
 
-  /// Until when the caller may wait: `length` from now, or less. Must be followed by end().
+  /// The time until which the caller may wait: `length` from now, or less. Must be followed by
+  /// end().
   [[nodiscard]] transport::TimePoint begin(transport::TimePoint now, transport::Duration length) {
     const std::lock_guard lock(mutex_);
     if (waiting_++ == 0 && now > until_ + kTogether) {
@@ -24,14 +25,14 @@ class SharedDeadline {
     return until_;
   }
 
-  /// The caller has stopped waiting; `in_vain`: its time was up.
+  /// The caller has stopped waiting; `in_vain`: its time ran out.
   void end(transport::TimePoint now, bool in_vain) {
     const std::lock_guard lock(mutex_);
     --waiting_;
     if (in_vain) {
       until_ = std::max(until_, now);
     } else if (waiting_ == 0 && now < until_) {
-      until_ = {};  // the next one gets its full time
+      until_ = {};  // the next wait gets its full time
     }
   }
 

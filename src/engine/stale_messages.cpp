@@ -8,7 +8,7 @@ namespace {
 using transport::TagKind;
 using transport::TimePoint;
 
-/// Tags have 16 bits of a sequence number: stop looking well before it repeats.
+/// Tags hold 16 bits of a sequence number, so stop looking well before it repeats.
 constexpr std::uint64_t kSequences = 32768;
 constexpr transport::Tag kEveryBit = ~transport::Tag{0};
 

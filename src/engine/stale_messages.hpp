@@ -1,8 +1,8 @@
 // Engine: messages of operations and groups that ended early. They may still arrive, and are then
-// received and dropped, so that they can neither pile up, nor match a later receive, nor block a
-// sender that waits until they are taken.
+// received and dropped, so that they can neither accumulate, nor match a later receive, nor block a
+// sender that waits until they are received.
 //
-// Nothing can arrive unless the transport has moved something: an idle process does not sweep.
+// Nothing can arrive unless the transport has moved something, so an idle process does not sweep.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,18 @@ class StaleMessages {
 
   explicit StaleMessages(transport::Transport& transport) : transport_(transport) {}
 
-  // Add what to look for from `now` on. Idempotent.
+  // These add what to look for from `now` on. Idempotent.
   void add_group(std::uint32_t group, transport::TimePoint now);
   void add_collective(std::uint32_t group, std::uint64_t sequence, transport::TimePoint now);
-  /// The payload of one point-to-point message.
+  /// Adds the payload of one point-to-point message.
   void add_payload(std::uint32_t group, transport::Tag tag, transport::TimePoint now);
 
   [[nodiscard]] bool has_collective(std::uint32_t group, std::uint64_t sequence) const;
   [[nodiscard]] bool has_payload(std::uint32_t group, transport::Tag tag) const;
-  /// Drops what has arrived for a group that ended in order, with nothing to look for later.
+  /// Drops what has arrived for a group that ended in order, without looking again later.
   void discard_group(std::uint32_t group);
-  /// The id now belongs to a new group: stops looking, as old messages cannot be told from its own.
+  /// The id now belongs to a new group: stops looking, as old messages are indistinguishable from
+  /// the new group's.
   void forget_group(std::uint32_t group);
 
   /// The transport has moved something.
@@ -43,7 +44,7 @@ class StaleMessages {
   [[nodiscard]] transport::TimePoint next_sweep() const {
     return due_ ? swept_ + kPeriod : transport::TimePoint::max();
   }
-  /// Sweeps if one is due. `arrived`: how many collectives of a group were called so far.
+  /// Sweeps if a sweep is due. `arrived`: how many collectives of a group were called so far.
   void sweep(transport::TimePoint now, const std::function<std::uint64_t(std::uint32_t)>& arrived);
 
  private:

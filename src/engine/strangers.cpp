@@ -11,7 +11,7 @@ using transport::TagKind;
 
 bool Strangers::ours(Tag tag) const {
   if (transport::kind_of(tag) == TagKind::kControl) {
-    // While a group meets, its members may have started, and this process may not know them yet.
+    // While a group meets, some members may have started that this process does not know yet.
     return groups_.awaits_members() || membership_.knows(tag);
   }
   const std::uint32_t id = transport::group_of(tag);
@@ -19,8 +19,8 @@ bool Strangers::ours(Tag tag) const {
   if (const auto group = groups_.find(id)) {
     return source < group->size();
   }
-  // A message for a group that has ended is for its sender to withdraw: taking it would report it
-  // as received.
+  // A message for a group that has ended must be withdrawn by its sender: receiving it would report
+  // it as delivered.
   return groups_.taken(id) || source < groups_.former_size(id);
 }
 
@@ -35,7 +35,7 @@ void Strangers::look(transport::TimePoint now) {
     if (ours(tag)) {
       return true;
     }
-    // A failed meeting may leave messages behind: no sender is blamed for them.
+    // A failed meeting may leave messages behind, for which no sender is blamed.
     const std::uint32_t id = transport::group_of(tag);
     const bool never_met = transport::kind_of(tag) != TagKind::kControl && !groups_.taken(id) &&
                            groups_.ever_taken(id) && groups_.former_size(id) == 0;

@@ -2,7 +2,7 @@
 // given this process's address, or have an old address with the same port. They are sent under
 // another key, so no receive matches them, and are removed from the network here.
 //
-// Nothing can arrive unless the transport has moved something: an idle process does not look.
+// Nothing can arrive unless the transport has moved something, so an idle process does not look.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace gtopk::engine {
 
 class Strangers {
  public:
-  /// The minimum time between looks; what a stranger sends meanwhile is held in memory.
+  /// The minimum time between checks; messages from strangers are held in memory meanwhile.
   static constexpr transport::Duration kPeriod = std::chrono::milliseconds(10);
 
   Strangers(transport::Transport& transport, const GroupTable& groups, const Membership& membership)
@@ -28,14 +28,14 @@ class Strangers {
   [[nodiscard]] transport::TimePoint next_look() const {
     return due_ ? looked_ + kPeriod : transport::TimePoint::max();
   }
-  /// Drops such messages, if a look is due, and logs that.
+  /// Drops such messages if a check is due, and logs that.
   void look(transport::TimePoint now);
   /// Messages that were dropped so far.
   [[nodiscard]] std::uint64_t dropped() const { return dropped_; }
 
  private:
-  /// Whether a member of a group of this process can have sent it, or of one that has ended or is
-  /// about to be.
+  /// Whether it can be from a member of one of this process's groups, or of one that has ended or
+  /// is about to be made.
   [[nodiscard]] bool ours(transport::Tag tag) const;
 
   transport::Transport& transport_;

@@ -1,5 +1,5 @@
-// Engine: the coroutine type of every collective. Lazy, single-threaded, resumes its awaiter when
-// it ends. It knows no transport; what a coroutine may wait for is in group_view.hpp.
+// Engine: the coroutine type of every collective. It is lazy and single-threaded, and resumes its
+// awaiter when it ends. It knows no transport; group_view.hpp has what a coroutine may wait for.
 #pragma once
 
 #include <array>
@@ -20,10 +20,11 @@ class Task;
 namespace detail {
 
 /// Memory of finished coroutine frames, kept per thread for reuse: a collective's frames have the
-/// same few sizes every time. What many operations at once needed is freed with them.
+/// same few sizes every time. Memory that only many simultaneous operations needed is freed with
+/// them.
 class FramePool {
  public:
-  /// Frames of one size that are kept.
+  /// The most frames of one size that are kept.
   static constexpr std::uint32_t kKept = 256;
 
   static void* take(std::size_t bytes) {
@@ -165,7 +166,7 @@ class [[nodiscard]] Task {
     }
   }
 
-  // The root's three calls.
+  // These three are called by the root.
   void start() { handle_.resume(); }
   [[nodiscard]] bool started() const { return static_cast<bool>(handle_); }
   [[nodiscard]] bool done() const { return handle_.done(); }
