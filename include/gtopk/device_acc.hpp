@@ -63,7 +63,6 @@ struct AccCapacity {
 /// delivered index, the residual and the momentum become 0, and the tensor becomes the value there,
 /// after division by detached_divisor() and rounding. For `dense` this covers all of `sums`,
 /// everywhere, and the momentum stays.
-/// the momentum stays.
 struct AccOnDevice {
   /// Used while the operation runs, by a sketch and by `auto`.
   AccDevice* device = nullptr;

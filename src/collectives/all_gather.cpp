@@ -1,6 +1,6 @@
-// Collectives: every rank's bytes to all: few of them directly (direct.hpp) unless ranks that share
-// a host's link would send too much over it; else the ranks agree, then the rings of their hosts
-// (by_hosts.hpp).
+// Collectives: sends every rank's bytes to all. Few bytes go directly (direct.hpp), unless ranks
+// that share a host's link would send too much over it. Otherwise the ranks agree, then use the
+// rings of their hosts (by_hosts.hpp).
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -35,7 +35,7 @@ std::size_t total(std::span<const Bytes> rooms) {
   return bytes;
 }
 
-/// Round the rings ranks send no less, in more messages, unless they share their host's link.
+/// The rings need no fewer bytes and more messages, unless ranks share their host's link.
 Task<bool> goes_directly(GroupView& group, PathChoice& choice, std::size_t bytes) {
   if (group.size() == 1 || bytes > kShortAllGather) {
     co_return false;

@@ -182,7 +182,7 @@ Task<void> reduce_by_the_quicker_path(GroupView& group, void* data, std::uint64_
                                       ReduceOp op, double factor) {
   const std::size_t bytes = d * size_of(type);
   PathChoice choice(group);
-  // Two ranks send each other as much along the tree, in fewer messages.
+  // Two ranks send each other just as much along the tree, in fewer messages.
   if (bytes <= kRecursiveDoublingBytes && group.size() > 2) {
     Task<bool> choosing = choice.directly(&DensePaths::reduce_directly, bytes);
     const bool directly = co_await choosing;

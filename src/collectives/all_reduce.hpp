@@ -1,11 +1,10 @@
 // Collectives: the dense all-reduce. Its order of summation depends only on P, d, the element size
 // and, for large ones, the host map.
 //
-// Up to kRecursiveDoublingBytes: recursive doubling along the tree, the header in front of the
+// Up to kRecursiveDoublingBytes: recursive doubling along the tree, with the header in front of the
 // data, or directly with the same bits (direct.hpp); the tensor is written only when every message
-// has come. Larger: all ranks agree first,
-// then rings in pieces (Patarasuk and Yuan 2009), inside hosts and across them (by_hosts.hpp);
-// chunk r = [r d/P, (r+1) d/P) is rank r's part.
+// has arrived. Larger: all ranks agree first, then use rings in pieces (Patarasuk and Yuan 2009),
+// inside hosts and across them (by_hosts.hpp); chunk r = [r d/P, (r+1) d/P) is rank r's part.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +18,9 @@
 namespace gtopk::collectives {
 
 inline constexpr std::size_t kRecursiveDoublingBytes = 65536;
-/// A chunk travels in pieces of at most this size, so that adding one overlaps with receiving the
-/// next. Half as much is slower over shared memory, and more than twice as much would not fit into
-/// one TCP segment of UCX (docs/ucx.md).
+/// A chunk is sent in pieces of at most this size, so that adding one piece overlaps with receiving
+/// the next. Half as much is slower over shared memory, and more than twice as much would not fit
+/// into one TCP segment of UCX (docs/ucx.md).
 inline constexpr std::size_t kPieceBytes = std::size_t{1} << 17U;
 
 /// First element of chunk c of d elements cut for P ranks; c = P gives d.
@@ -39,20 +38,20 @@ engine::Task<void> reduce_over_ranks(engine::GroupView& group, void* data, std::
                                      DataType type, ReduceOp op, std::uint32_t first_step = 0,
                                      double factor = 1);
 
-/// The same with the same bits, and the quicker of two ways if it is small (dense_paths.hpp). The
-/// first thing that a collective does.
+/// The same with the same bits, by the quicker of two paths if it is small (dense_paths.hpp). Must
+/// be the first thing that a collective does.
 engine::Task<void> reduce_by_the_quicker_path(engine::GroupView& group, void* data, std::uint64_t d,
                                               DataType type, ReduceOp op, double factor);
 
-/// The most steps that one reduction takes: the tree's, then the ring's.
+/// The most steps of one reduction: the tree's, then the ring's.
 [[nodiscard]] constexpr std::uint32_t reduction_steps(std::uint32_t ranks) {
   return Tree(ranks).end_step() + 2 * (ranks - 1);
 }
 
 /// Completes when every rank of the group has made the same call, so it is also a barrier. Messages
 /// per rank: log2 p (plus the fold), a header each, with these flags. Steps: those of the tree.
-/// `room`: for what ranks may send behind a header that go another way, so that it can be read.
-/// Throws Error{kMismatch}.
+/// `room`: capacity for what ranks on another path may send behind a header, so that it can be
+/// read. Throws Error{kMismatch}.
 engine::Task<void> agree(engine::GroupView& group, std::uint32_t first_step = 0,
                          std::uint16_t flags = 0, std::size_t room = 0);
 

@@ -1,7 +1,7 @@
-// Collectives: every rank's parts to the ranks they are for. All ranks agree on the lengths, then
-// each message goes straight to its receiver, so every byte travels once. In round s a rank sends
-// to rank + s, so no two ranks send to the same one; a few rounds overlap, so short messages do not
-// wait for one another.
+// Collectives: sends every rank's parts to the ranks that they are for. All ranks agree on the
+// lengths, then each message goes straight to its receiver, so every byte is sent once. In round s
+// a rank sends to rank + s, so no two ranks send to the same one; a few rounds overlap, so that
+// short messages do not wait for one another.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Sends of one rank in flight at once.
+/// The number of sends of one rank in flight at once.
 constexpr std::size_t kWindow = 8;
 
 struct Parts {

@@ -1,7 +1,7 @@
-// Collectives: one rank's bytes to all. Few bytes travel with the headers by which the ranks agree,
-// along the tree or directly (direct.hpp). Before many they agree first; then a binomial tree or a
-// chain from the root to one rank of each host, and a tree to the others of the host, in pieces
-// that are passed on as they arrive. P-1 sends of the data in total.
+// Collectives: sends one rank's bytes to all. Few bytes are sent with the headers by which the
+// ranks agree, along the tree or directly (direct.hpp). If there are many, the ranks agree first.
+// Then a binomial tree or a chain leads from the root to one rank of each host, and a tree to the
+// host's other ranks, in pieces that are passed on as they arrive. P-1 sends of the data in total.
 
 #include <algorithm>
 #include <cstring>
@@ -40,10 +40,10 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Whether so many bytes are copied into the headers' messages.
+/// Whether this many bytes are copied into the headers' messages.
 constexpr bool go_with_headers(std::size_t bytes) { return bytes != 0 && bytes <= kShortBroadcast; }
 
-/// Messages are a header, and behind it the root's data where its sender has them.
+/// Each message is a header, followed by the root's data if its sender has them.
 class RootsData {
  public:
   using Item = std::span<std::byte>;
@@ -83,7 +83,7 @@ class RootsData {
     co_return room.first(received);
   }
 
-  /// What is sent is not written again, so that it may leave later.
+  /// What is sent is not written again, so it may drain later.
   Task<void> send(std::uint32_t to, std::uint32_t step, Item item) {
     Task<void> departing = departed();
     co_await departing;
@@ -122,14 +122,14 @@ class RootsData {
   std::uint32_t root_;
   std::size_t bytes_;
   Item header_;
-  /// Where a rank that has the data receives headers: as large as a message with data, which a rank
-  /// that names another root sends.
+  /// Where a rank that has the data receives headers. It has the size of a message with data, which
+  /// a rank that names another root sends.
   Item heard_;
   Item data_;
   std::optional<Message> leaving_;
 };
 
-/// In each round the half of a node that has the root sends the data to the other.
+/// In each round, the half of a node that contains the root sends the data to the other half.
 Task<RootsData::Item> rounds(RootsData& exchange, const Tree& tree, std::uint32_t rank,
                              RootsData::Item mine) {
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
@@ -163,14 +163,14 @@ Task<void> broadcast_with_headers(GroupView& group, std::uint32_t root, std::spa
 Task<void> broadcast_few(GroupView& group, std::uint32_t root, Bytes data) {
   PathChoice choice(group);
   bool directly = false;
-  // Along the tree three ranks send three messages one after the other. More ranks would send more
-  // messages directly than along it, which was measured to be slower.
+  // Along the tree, three ranks send three messages one after the other. With more ranks, the
+  // direct path would send more messages than the tree, which measurements show to be slower.
   if (group.size() == 3 || choice.setting() == PathSetting::kDirect) {
     Task<bool> choosing = choice.directly(&DensePaths::broadcast_directly, data.size());
     directly = co_await choosing;
   }
   if (directly) {
-    // To all, from the root: what the others gather has no bytes.
+    // The root sends to all; what the others gather has no bytes.
     std::vector<Bytes> rooms(group.size(), data.subspan(0, 0));
     rooms[root] = data;
     co_await collectives::gather_directly(group, rooms);
@@ -213,7 +213,8 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
       incoming.push_back(group.recv(*tree.parent(), step, piece(number), chunk));
     }
   }
-  // After the receives are posted: the parent may leave the agreement first, and send at once.
+  // This follows the posting of receives, as the parent may leave the agreement first, and send at
+  // once.
   co_await collectives::agree(group, 0, chain ? Header::kOtherWay : std::uint16_t{0});
   for (std::size_t number = 0; number < pieces; ++number) {
     const auto chunk = static_cast<std::uint32_t>(number);

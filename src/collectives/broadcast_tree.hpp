@@ -1,11 +1,11 @@
-// Collectives: whom a rank of a broadcast gets the data from, and whom it passes it on to. A
-// binomial tree or a chain goes from the root through one rank of each host, and a binomial tree
-// from there through the ranks of the host: each host's link brings the data in once. Down a chain
-// it also takes them out once, where the root of a tree sends them log2 of the hosts times; but
-// the last host waits for a piece from each one before. Pure arithmetic.
+// Collectives: which rank a rank of a broadcast gets the data from, and which ranks it passes them
+// on to. A binomial tree or a chain leads from the root through one rank of each host, and a
+// binomial tree from there through the ranks of the host: each host's link brings the data in once.
+// In a chain it also takes them out once, while the root of a tree sends them log2 of the hosts
+// times; but the last host waits for a piece from each one before. Pure arithmetic.
 //
-// In a binomial tree of n places the parent of a place is the place without its lowest set bit;
-// its children add lower bits.
+// In a binomial tree of n places the parent of a place is the place without its lowest set bit; its
+// children add lower bits.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace gtopk::collectives {
 
-/// Bytes of a piece that is passed on: an eighth of all, within bounds: on a slow link a rank sends
+/// Bytes of a piece that is passed on: an eighth of all, within bounds. On a slow link a rank sends
 /// to all of its children at once, and each passes on what it has.
 [[nodiscard]] constexpr std::size_t broadcast_piece(std::size_t bytes) {
   constexpr std::size_t kLeast = 16384;
@@ -71,9 +71,9 @@ class BroadcastTree {
     add_children(place, count, member_at);
   }
 
-  /// None: the root.
+  /// Empty for the root.
   [[nodiscard]] std::optional<std::uint32_t> parent() const { return parent_; }
-  /// In the order in which they are sent to: those with the most ranks behind them first.
+  /// In sending order: those with the most ranks behind them first.
   [[nodiscard]] std::span<const std::uint32_t> children() const {
     return std::span(children_).first(count_);
   }

@@ -1,9 +1,9 @@
 // Collectives: the sum of sparse tensors in coordinate format. Each rank has its own entries, so
 // all entries go round the ring, and every rank adds them up in the same order:
 //
-//   n[0..P)  <- sum over ranks of (n_r at r, 0 elsewhere)       all agree, and know who has how
-//   many block_r  <- n_r places, then n_r rows                       P-1 steps round the ring for
-//   each place, ascending: rows of that place, in the order of the ranks, are added
+//   n[0..P)  <- sum over ranks of (n_r at r, 0 elsewhere)   all agree, and know each rank's number
+//   block_r  <- n_r places, then n_r rows                    P-1 steps round the ring
+//   for each place, ascending: rows of that place are added in the order of the ranks
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -48,9 +48,9 @@ struct Block {
   }
 };
 
-/// Merges the blocks, one per rank.
+/// Adds up the blocks, one per rank.
 CooSum added_up(std::span<const Block> blocks, DataType type, std::uint64_t row) {
-  /// The next entry of each rank: the lowest place first, and the lowest rank among equals.
+  /// The next entry of each rank: lowest place first, and among equals the lowest rank.
   using Next = std::pair<std::uint64_t, std::size_t>;
   std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
   std::size_t entries = 0;

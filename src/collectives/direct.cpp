@@ -21,7 +21,7 @@ using Item = std::span<std::byte>;
 
 Item after_header(Item message) { return message.subspan(kHeaderBytes); }
 
-/// Room for a header and so many bytes.
+/// A buffer for a header and this many bytes.
 Item room_for(GroupView& group, std::size_t bytes) { return group.buffer(kHeaderBytes + bytes); }
 
 Item message_of(GroupView& group, std::uint64_t count, std::size_t bytes) {
@@ -30,14 +30,14 @@ Item message_of(GroupView& group, std::uint64_t count, std::size_t bytes) {
   return message;
 }
 
-/// One for each rank; they live as long as the operation.
+/// One item for each rank; they live as long as the operation.
 std::span<Item> items(GroupView& group) {
   auto* const made = reinterpret_cast<Item*>(group.buffer(group.size() * sizeof(Item)).data());
   std::uninitialized_value_construct_n(made, group.size());
   return {made, group.size()};
 }
 
-/// The other ranks, each in its turn: in round s a rank sends to rank + s.
+/// The rank sent to in a round: in round s a rank sends to rank + s.
 std::uint32_t sent_to(const GroupView& group, std::uint32_t round) {
   return (group.rank() + round) % group.size();
 }
@@ -45,8 +45,8 @@ std::uint32_t heard_from(const GroupView& group, std::uint32_t round) {
   return (group.rank() + group.size() - round) % group.size();
 }
 
-/// The other ranks, those first that a rank hears from along the tree, in its order: ranks that
-/// called something else may send to them only, and wait then.
+/// The other ranks, starting with those that this rank hears from along the tree, in its order:
+/// ranks that called something else may send only to these, and then wait.
 std::vector<std::uint32_t> as_along_tree(const GroupView& group, const Tree& tree) {
   std::vector<std::uint32_t> senders;
   senders.reserve(group.size());
@@ -66,9 +66,9 @@ Task<void> all_sent(std::vector<Message>& outgoing) {
   }
 }
 
-/// `leaving`: by rank, the message to it; `arriving`: by rank, the room for its message of exactly
-/// that size. What they say of this rank itself is not looked at. `count`: of elements that the
-/// header of `from` must announce. Returns when the messages have left, too.
+/// `leaving`: by rank, the message to it. `arriving`: by rank, the buffer for its message of
+/// exactly that size. This rank's own items are ignored. `count`: the number of elements that the
+/// header of `from` must announce. Returns when the sent messages have drained, too.
 template <class Count>
 Task<void> swap_with_all(GroupView& group, std::uint32_t first_step, std::span<const Item> leaving,
                          std::span<const Item> arriving, Count count) {
@@ -100,8 +100,8 @@ Task<void> swap_with_all(GroupView& group, std::uint32_t first_step, std::span<c
   co_await sending;
 }
 
-/// left + right at every node of the tree, over some of these memories; returns the one that has
-/// the sum.
+/// left + right at every node of the tree, over some of these buffers; returns the one that has the
+/// sum.
 std::byte* sum_along_tree(const Tree& tree, std::span<const Item> of_rank, std::uint64_t elements,
                           DataType type, ReduceOp op) {
   const auto at = [&](std::uint32_t leaf) { return of_rank[tree.rank_of(leaf)].data(); };
@@ -119,7 +119,7 @@ std::byte* sum_along_tree(const Tree& tree, std::span<const Item> of_rank, std::
   return at(0);
 }
 
-/// Nothing where there are no bytes: pointers may be null then.
+/// Copies nothing if `bytes` is 0, as pointers may be null then.
 void copy_bytes(void* into, const void* from, std::size_t bytes) {
   if (bytes != 0) {
     std::memcpy(into, from, bytes);
@@ -191,7 +191,7 @@ Task<void> reduce_directly(GroupView& group, void* data, std::uint64_t d, DataTy
   const std::uint32_t step = Tree(ranks).end_step();
   std::vector<Message> incoming;
   std::vector<Message> outgoing;
-  // Posted first: another rank may have its sum before this one.
+  // These are posted first, as another rank may have its sum before this one.
   for (std::uint32_t round = 1; round < ranks; ++round) {
     const std::uint32_t from = heard_from(group, round);
     incoming.push_back(group.recv(from, step, sums[from]));

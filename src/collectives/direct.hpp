@@ -1,7 +1,7 @@
-// Collectives: every rank to every other at once, behind headers. Having heard from all others, a
-// rank knows that all have made the same call. Where a message along the tree travels log2 P times,
-// here it travels once, and a rank sends each other only what that one needs; but it has P-1
-// messages to send and to take. For few bytes: all are copied.
+// Collectives: every rank sends to every other at once, behind headers. A rank that has heard from
+// all others knows that all have made the same call. A message that is sent log2 P times along the
+// tree is sent once here, and a rank sends each other rank only what that one needs; but it has P-1
+// messages to send and to receive. For few bytes, as all are copied.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,17 @@
 
 namespace gtopk::collectives {
 
-/// The step of the message from one rank to another: where the tree has a message between the two,
-/// its step, so that ranks which called something else hear of it.
+/// The step of the message from one rank to another: if the tree has a message between the two, its
+/// step, so that ranks which called something else hear of it.
 [[nodiscard]] std::uint32_t direct_step(const Tree& tree, std::uint32_t from, std::uint32_t to);
 
-/// So many bytes of each rank to every other, which nobody reads. Steps: those of the tree.
+/// Sends `bytes` bytes of each rank to every other, which ignores them. Steps: those of the tree.
 engine::Task<void> swap_directly(engine::GroupView& group, std::size_t bytes,
                                  std::uint32_t first_step);
 
 /// reduce_over_ranks, bit for bit as along the tree: each rank sums a part (chunk_begin), and sends
-/// it to all. `data` is written when all has come. AVG adds. Steps: those of the tree, and one.
+/// it to all. `data` is written when everything has arrived. AVG only adds. Steps: those of the
+/// tree, and one more.
 engine::Task<void> reduce_directly(engine::GroupView& group, void* data, std::uint64_t d,
                                    DataType type, ReduceOp op, double factor);
 
@@ -34,8 +35,8 @@ engine::Task<void> reduce_directly(engine::GroupView& group, void* data, std::ui
 engine::Task<void> reduce_scatter_directly(engine::GroupView& group, std::span<const Segment> parts,
                                            void* output, DataType type, ReduceOp op, double factor);
 
-/// rooms: the ranks' bytes in order, of agreed sizes, in the host's memory; the own one holds this
-/// rank's. They are written when all have come.
+/// rooms: the ranks' bytes in order, of agreed sizes, in host memory; this rank's own holds its
+/// bytes. They are written when everything has arrived.
 engine::Task<void> gather_directly(engine::GroupView& group, std::span<const Bytes> rooms);
 
 }  // namespace gtopk::collectives

@@ -1,6 +1,6 @@
 // Collectives: walks along the tree are written for its leaves; this makes them work for any number
 // of ranks. Of two ranks that share a leaf, one sends its item to the other before the walk and
-// gets the result after it; the other speaks for both.
+// gets the result after it; the other represents both.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Steps {
 };
 
 /// Exchange: what is sent, and how two items are merged.
-///   Task<Item> swap(partner, steps, mine, ranks)  sends mine, gives what stands for `ranks` ranks
+///   Task<Item> swap(partner, steps, mine, ranks)  sends mine, returns the item for `ranks` ranks
 ///   Task<Item> receive(from, step, ranks)
 ///   Task<void> send(to, step, item)
 ///   Item merge(left, right, speaker)              speaker: the lowest rank of the node above both

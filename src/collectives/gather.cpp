@@ -1,7 +1,7 @@
-// Collectives: every rank's bytes to one, and one rank's parts to all. All ranks agree on the
+// Collectives: sends every rank's bytes to one, or one rank's parts to all. All ranks agree on the
 // lengths, then each message goes straight to its receiver. A tree would take log P messages on the
-// root's path instead of P-1, but pass most bytes through several ranks; the root's link, which
-// must carry all of them once, is the bottleneck, and its messages are in flight at once.
+// root's path instead of P-1, but pass most bytes through several ranks. The bottleneck is the
+// root's link, which must carry all of them once, and its messages are in flight at once.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -15,7 +15,7 @@ using engine::Task;
 
 namespace {
 
-/// Other ranks learn why an operation failed by its text, cut off at about 900 bytes.
+/// Other ranks learn why an operation failed by its text, which is cut off at about 900 bytes.
 constexpr std::string_view kWaysDiffer = "ranks go different paths";
 constexpr std::uint16_t kWay = Header::kOtherWay | Header::kMeasures;
 
@@ -60,7 +60,7 @@ Task<Header> read_header(std::span<const std::byte> message, GroupView& group, s
   }
   const bool same_call = header.fingerprint == group.fingerprint();
   const bool no_list = most_parts == 0;
-  // Another call's flags and parts may be more than this one's.
+  // Flags and parts of another call may exceed those of this one.
   if (header.sequence != group.sequence() ||
       (same_call && ((header.flags & ~Header::kFlags) != 0 || header.parts > most_parts ||
                      (no_list && header.count_bytes != 0)))) {

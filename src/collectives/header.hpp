@@ -1,5 +1,5 @@
 // Collectives: the header in front of the first messages of a collective: what its sender called,
-// as a fingerprint, and what follows. A difference is an error on both sides that names both calls.
+// as a fingerprint, and what follows. If calls differ, both sides get an error that names both.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@ struct Header {
   /// Values are unrounded even though the call's wire rounds: they are sums, which it does not
   /// round.
   static constexpr std::uint16_t kUnrounded = 2;
-  /// The sender goes the other way: not along a tree (dense_paths.hpp).
+  /// The sender uses the other path, which is not along a tree (dense_paths.hpp).
   static constexpr std::uint16_t kOtherWay = 8;
-  /// The sender measures first what messages cost (path_costs.hpp).
+  /// The sender first measures the cost of messages (path_costs.hpp).
   static constexpr std::uint16_t kMeasures = 16;
   static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kOtherWay | kMeasures;
 
@@ -31,11 +31,12 @@ struct Header {
   std::uint64_t sequence = 0;
   /// Bytes of an index in a list of entries: 4 or 8; 0 if no entries can follow.
   std::uint32_t index_bytes = 0;
-  /// The number of messages that carry what follows, this one included; 0 if it is one.
+  /// The number of messages that carry the payload, including this one; 0 if there is only this
+  /// one.
   std::uint32_t parts = 0;
   /// Elements or entries that follow.
   std::uint64_t count = 0;
-  /// Of what follows, the bytes at the end that say how many ranks are in each entry; 0: one.
+  /// Bytes at the end of the payload that count the ranks in each entry; 0: one rank each.
   std::uint64_t count_bytes = 0;
 };
 inline constexpr std::size_t kHeaderBytes = 64;
@@ -55,8 +56,8 @@ void write_header(std::span<std::byte> message, const engine::GroupView& group,
                   Payload payload = {});
 
 /// Reads the header of a message from `from`. Throws Error{kMismatch} if it is not a header of this
-/// version, announces more than `most_parts`, or if the calls differ; it then asks the sender, and
-/// names both calls.
+/// version, announces more than `most_parts`, or if the calls differ; in the latter case it asks
+/// the sender, and names both calls.
 engine::Task<Header> read_header(std::span<const std::byte> message, engine::GroupView& group,
                                  std::uint32_t from, std::uint32_t most_parts = 0);
 
@@ -64,8 +65,7 @@ engine::Task<Header> read_header(std::span<const std::byte> message, engine::Gro
 void require_payload(const Header& header, const Payload& expected, const engine::GroupView& group,
                      std::uint32_t from);
 
-/// Whether that is what the operation failed of, on this rank or another: ranks went different
-/// ways.
+/// Whether the operation failed, on this rank or another, because ranks used different paths.
 [[nodiscard]] bool says_that_ways_differ(const Error& error);
 
 /// Throws Error{kMismatch} unless the message has the agreed length.

@@ -1,10 +1,10 @@
-// Collectives: the rings of a group whose ranks share hosts. Inside a host messages go through
+// Collectives: the rings of a group whose ranks share hosts. Messages inside a host go through
 // shared memory; the ranks of a host share its link. Pure arithmetic.
 //
 // If all hosts have the same number of ranks, at least two, there are two levels: a ring inside
 // each host, and rings across the hosts, through the ranks with the same place on each. A host's
-// link then carries what a single rank in its place would send. Otherwise one ring goes through all
-// ranks, host after host: in each step one message leaves a host, and one enters it.
+// link then carries only what a single rank in its place would send. Otherwise one ring goes
+// through all ranks, host after host: in each step one message leaves a host, and one enters it.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +26,14 @@ class HostRings {
 
   [[nodiscard]] bool two_levels() const { return each_ != 0; }
   [[nodiscard]] std::uint32_t hosts() const { return static_cast<std::uint32_t>(across_.size()); }
-  /// Of a host.
+  /// The number of ranks of a host.
   [[nodiscard]] std::uint32_t each() const { return each_; }
-  /// The rank with that place on that host; with two levels.
+  /// The rank with that place on that host; needs two levels.
   [[nodiscard]] std::uint32_t rank_at(std::uint32_t host, std::uint32_t place) const {
     return all_[host * each_ + place];
   }
 
-  // Rings are views of this.
+  // Rings are views of this object.
   /// All ranks, host after host.
   [[nodiscard]] Ring all() const& { return {all_, place_}; }
   Ring all() && = delete;

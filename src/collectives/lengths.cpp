@@ -19,7 +19,7 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Of a pair of ranks, in this direction.
+/// The hash of a pair of ranks, in this direction.
 std::uint64_t hash(std::uint32_t from, std::uint32_t to) {
   return drawn(std::uint64_t{from} << 32U | to, 1);
 }

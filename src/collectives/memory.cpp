@@ -12,7 +12,7 @@
 namespace gtopk::collectives {
 namespace {
 
-/// Checks that, too, after what is checked already.
+/// Adds a check after the existing ones.
 void also_check(Collective& collective, std::function<void(const GroupShape&)> check) {
   collective.check = [earlier = std::move(collective.check),
                       check = std::move(check)](const GroupShape& group) {

@@ -1,5 +1,5 @@
-// Collectives: which memory they take: those that read or write it the host's alone, those that
-// only move bytes what the transport takes, too.
+// Collectives: which memory they take: those that read or write it only the host's, those that only
+// move bytes also what the transport takes.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,15 @@
 
 namespace gtopk::collectives {
 
-/// Makes the collective refuse memory that is not the host's.
+/// Makes the collective reject memory that is not the host's.
 void take_host_only(Collective& collective, Memory memory,
                     std::string_view why = "reads its elements");
-/// Makes it refuse memory that the transport does not take between this rank and `other`, or all.
+/// Makes it reject memory that the transport does not take between this rank and `other`, or all
+/// ranks.
 void take_moved(Collective& collective, Memory memory,
                 std::optional<std::uint32_t> other = std::nullopt);
 
-/// The first that is not the host's, or the host's.
+/// The first memory that is not the host's; if there is none, the host's.
 [[nodiscard]] Memory memory_of(const std::ranges::range auto& buffers, Memory first = {}) {
   for (const auto& buffer : buffers) {
     if (!first.is_host()) {
@@ -33,7 +34,7 @@ void take_moved(Collective& collective, Memory memory,
   return first;
 }
 
-/// Their type. Throws Error{kInvalidArgument} if one has another.
+/// The common type. Throws Error{kInvalidArgument} if one differs.
 [[nodiscard]] DataType common_type(std::string_view name, std::span<const DataType> types);
 [[nodiscard]] DataType type_of_all(std::string_view name, const std::ranges::range auto& buffers,
                                    std::optional<DataType> first = std::nullopt) {
@@ -47,7 +48,7 @@ void take_moved(Collective& collective, Memory memory,
   return common_type(name, types);
 }
 
-/// As bytes, in the order of the ranks.
+/// The buffers as bytes, in the order of the ranks.
 template <class Void>
 [[nodiscard]] auto bytes_of_all(const BasicBuffers<Void>& buffers) {
   std::vector<decltype(buffers[0].bytes())> bytes;
@@ -58,8 +59,8 @@ template <class Void>
   return bytes;
 }
 
-/// Of messages with one rank each, in the order of the ranks: throws Error{kInvalidArgument} where
-/// the transport does not take one's memory.
+/// For messages with one rank each, in the order of the ranks. Throws Error{kInvalidArgument} if
+/// the transport does not take the memory of one of them.
 void check_each_moved(const std::ranges::range auto& messages, std::string_view operation,
                       const GroupShape& group) {
   std::uint32_t other = 0;
@@ -71,9 +72,10 @@ void check_each_moved(const std::ranges::range auto& messages, std::string_view 
   }
 }
 
-/// Copies what this rank sends to itself, unless it is there already; both must be the host's then.
+/// Copies what this rank sends to itself, unless it is already there; a copy needs both in host
+/// memory.
 void keep(ConstBytes part, Bytes room);
-/// Throws Error{kInvalidArgument} where keep() would have to copy on a device.
+/// Throws Error{kInvalidArgument} if keep() would have to copy on a device.
 void check_kept(ConstBytes part, Bytes room, std::string_view operation, const GroupShape& group);
 
 }  // namespace gtopk::collectives

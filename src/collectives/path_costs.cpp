@@ -18,9 +18,9 @@ namespace {
 using engine::GroupView;
 using engine::Task;
 
-/// Of which the first connects, and the quickest of the others counts.
+/// The first of these connects; the quickest of the others counts.
 constexpr int kMeasurements = 5;
-/// Of all messages that a rank sends at once; of one at least and at most.
+/// Bytes of all messages that a rank sends at once; the least and the most of one message.
 constexpr std::size_t kMeasuredBytes = 98304;
 constexpr std::size_t kLeastMeasured = 1024;
 constexpr std::size_t kMostMeasured = 32768;
@@ -29,13 +29,13 @@ double nanoseconds_since(transport::TimePoint begin, GroupView& group) {
   return std::chrono::duration<double, std::nano>(group.now() - begin).count();
 }
 
-/// Makes `best` what the exchange takes, if that is less. `room`: for what ranks send at first that
-/// do not measure.
+/// Lowers `best` to the duration of the exchange. `room`: capacity for what ranks that do not
+/// measure send at first.
 template <class Exchange>
 Task<void> time(GroupView& group, std::uint32_t& step, std::size_t room, double& best,
                 Exchange exchange) {
   const std::uint32_t steps = Tree(group.size()).end_step();
-  // Ranks leave what was before at different times.
+  // Ranks leave the previous step at different times.
   Task<void> meeting = agree(group, step, Header::kMeasures, step == 0 ? room : 0);
   co_await meeting;
   const transport::TimePoint begin = group.now();
@@ -101,7 +101,7 @@ Task<bool> PathChoice::directly(Question question, std::size_t bytes) {
       const auto turn = std::make_unique<engine::Turn>(group_);
       engine::Turn& mine = *turn;
       co_await mine;
-      // An operation before this one may have measured.
+      // An earlier operation may have measured.
       if (!known_.measured) {
         group_.enter("measure");
         Task<PathCosts> measuring =

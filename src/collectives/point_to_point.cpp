@@ -1,5 +1,5 @@
-// Collectives: messages from one rank to another, as values like the other collectives. How they
-// travel is in engine/point_to_point.hpp.
+// Collectives: messages from one rank to another, as values like the other collectives.
+// engine/point_to_point.hpp defines how they are sent.
 #include "src/engine/point_to_point.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ engine::Task<void> receive_from_any(engine::GroupView& group, std::int32_t tag, 
 
 static_assert(kShortMessage == engine::kShortPayloadBytes);
 
-/// Of a message between this rank and `other`, or any.
+/// Checks the memory of a message between this rank and `other`, or any rank.
 void check_memory(Collective& collective, ConstBytes data,
                   std::optional<std::uint32_t> other = std::nullopt) {
   if (data.size() <= kShortMessage) {

@@ -2,10 +2,10 @@
 // the sizes of the parts and the element size, and is the all-reduce's:
 //
 // Up to kRecursiveDoublingBytes over all parts: an all-reduce of them side by side, of which a rank
-// keeps its own part, as this takes no more rounds than agreeing does; or each part straight to its
-// rank (direct.hpp), where that is quicker. Larger: all ranks agree first, then the first half of
-// the all-reduce's rings (by_hosts.hpp): with one ring a rank sends (P-1)/P of the elements, the
-// least possible.
+// keeps its own part, as this takes no more rounds than agreeing; or each part straight to its rank
+// (direct.hpp), if that is quicker. Larger: all ranks agree first, then run the first half of the
+// all-reduce's rings (by_hosts.hpp): with one ring a rank sends (P-1)/P of the elements, the least
+// possible.
 #include <fmt/format.h>
 
 #include <cstring>

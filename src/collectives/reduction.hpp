@@ -14,8 +14,8 @@ namespace gtopk::collectives {
 /// integers), and for a factor other than 1 with anything but PREMUL_SUM.
 void check_reduction(DataType type, ReduceOp op, double factor = 1);
 
-/// into[i] = left[i] (op) right[i]; `into` may be either. AVG adds: divide once, at the end.
-/// PREMUL_SUM adds: multiply each rank's input once, before.
+/// into[i] = left[i] (op) right[i]; `into` may be either. AVG only adds: divide once, at the end.
+/// PREMUL_SUM only adds: multiply each rank's input once, before.
 void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
             ReduceOp op);
 

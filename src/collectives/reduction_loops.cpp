@@ -1,6 +1,6 @@
 // Collectives: the loops of reduction.hpp, compiled once per SIMD target and chosen at run time.
-// One operation and one rounding per element, so every target gives the same bits. Floating types
-// use Highway's vectors, integers loops that the compiler vectorises.
+// Each element takes one operation and one rounding, so every target gives the same bits. Floating
+// types use Highway's vectors, integers use loops that the compiler vectorises.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -37,7 +37,7 @@ struct Product {
     return hn::Mul(a, b);
   }
 };
-/// NaN wins, as in torch; of two NaNs, the first.
+/// NaN wins, as in torch; of two NaNs, the first one.
 struct Smaller {
   template <class D>
   HWY_INLINE hn::Vec<D> operator()(D /*d*/, hn::Vec<D> a, hn::Vec<D> b) const {
@@ -51,8 +51,8 @@ struct Larger {
   }
 };
 
-/// into[i] = op(left[i], right[i]). The rest behind the last whole vector is computed as a vector,
-/// too.
+/// into[i] = op(left[i], right[i]). The rest after the last whole vector is also computed as a
+/// vector.
 template <class T, class Op>
 HWY_INLINE void each_float(T* into, const T* left, const T* right, std::size_t n, Op op) {
   const hn::ScalableTag<Accumulation<T>> d;
@@ -98,15 +98,15 @@ HWY_INLINE void reduce_floats(T* into, const T* left, const T* right, std::size_
     case ReduceOp::kBitAnd:
     case ReduceOp::kBitOr:
     case ReduceOp::kBitXor:
-      return;  // refused by check_reduction
+      return;  // rejected by check_reduction
   }
 }
 
 // --- complex numbers, which add part by part
 
-/// (a + ib)(c + id) by the definition: std::complex's own would look for infinities among NaN. In
-/// vectors, the rest behind the last whole one too: of a loop over the numbers g++ 12 makes fused
-/// multiply-adds even where they are forbidden, but not of its rest.
+/// (a + ib)(c + id) by the definition: std::complex's own would look for infinities among NaN. The
+/// rest after the last whole vector is also computed in vectors: g++ 12 would turn a loop over the
+/// numbers into fused multiply-adds even where these are forbidden, but not its rest.
 template <class T>
 HWY_INLINE void multiply_complex(T* into, const T* left, const T* right, std::size_t n) {
   using Part = typename T::value_type;
@@ -192,7 +192,7 @@ HWY_INLINE void reduce_integers(T* into, const T* left, const T* right, std::siz
       each_integer(into, left, right, n, [](auto a, auto b) HWY_ATTR { return a ^ b; });
       return;
     case ReduceOp::kPremulSum:
-      return;  // refused by check_reduction
+      return;  // rejected by check_reduction
   }
 }
 
@@ -226,7 +226,7 @@ HWY_INLINE void reduce_bools(Bool* into, const Bool* left, const Bool* right, st
       return;
     case ReduceOp::kAvg:
     case ReduceOp::kPremulSum:
-      return;  // refused by check_reduction
+      return;  // rejected by check_reduction
   }
 }
 
@@ -339,7 +339,7 @@ HWY_EXPORT(multiply_any);
 
 void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
             ReduceOp op) {
-  const KeepDenormals guard;  // a rank whose threads flush them would get other bits
+  const KeepDenormals guard;  // a rank whose threads flush them would get different bits
   HWY_DYNAMIC_DISPATCH(reduce_any)(into, left, right, elements, type, op);
 }
 

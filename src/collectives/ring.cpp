@@ -16,7 +16,7 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Receives posted at once, including the awaited one.
+/// The number of receives posted at once, including the awaited one.
 constexpr std::size_t kWindow = 4;
 /// How far sends may run ahead of the awaited receive. More would keep no link busier.
 constexpr std::size_t kAhead = 16;
@@ -40,13 +40,13 @@ class Flight {
   std::uint64_t ended_ = 0;
 };
 
-/// Moves the pieces of `order` round the ring. Load says where they lie and what becomes of them:
+/// Moves the pieces of `order` round the ring. Load says where they are and what happens to them:
 ///   Bytes leaves(RingPiece), lands(RingPiece)
 ///   std::uint64_t reads_until(RingPiece)  how many sends, counted from the first, must have ended
 ///                                         before this piece may overwrite what they read
 ///   void arrived(RingPiece)
-/// No cycle of waiting ranks: a send awaited here has its receive posted by the next rank as soon
-/// as that rank has posted as many as this one.
+/// Ranks do not wait in a cycle: the next rank posts the receive for a send awaited here as soon
+/// as it has posted as many as this one.
 template <class Load>
 Task<void> go_round(GroupView& group, Ring ring, RingOrder order, Load load,
                     std::uint32_t first_step) {
@@ -97,7 +97,7 @@ Task<void> go_round(GroupView& group, Ring ring, RingOrder order, Load load,
   }
 }
 
-/// In the reducing steps (the first n-1) a piece arrives in one of kWindow buffers beside the
+/// In the reducing steps (the first n-1) a piece arrives in one of kWindow buffers outside the
 /// parts, and is then added; in the others it is final, and arrives in its place.
 class AllReduceLoad {
  public:
@@ -117,7 +117,7 @@ class AllReduceLoad {
     }
     return rooms_.subspan((index(piece) % kWindow) * room_, at.size());
   }
-  /// A final piece lands where the send of n-1 steps ago, of the same part, reads.
+  /// A final piece overwrites what the send of n-1 steps ago, of the same part, reads.
   [[nodiscard]] std::uint64_t reads_until(RingPiece piece) const {
     return reduces(piece) ? 0 : index(piece) + 1 - reducing_steps_ * parts_.pieces();
   }
@@ -146,8 +146,8 @@ class AllReduceLoad {
   std::span<std::byte> rooms_;
 };
 
-/// A sum that is passed on stays in a buffer of its own until it has been sent; the buffers of two
-/// steps alternate.
+/// A sum that is passed on stays in its own buffer until it has been sent; the buffers of two steps
+/// alternate.
 class ReduceScatterLoad {
  public:
   ReduceScatterLoad(GroupView& group, std::uint32_t ranks, RingParts parts, RingParts output,
@@ -164,7 +164,7 @@ class ReduceScatterLoad {
     return piece.step == 0 ? mine(piece) : sum(piece, piece.step - 1);
   }
   [[nodiscard]] std::span<std::byte> lands(RingPiece piece) const { return sum(piece, piece.step); }
-  /// It lands where the send of the previous step reads, which passes on what came two steps ago.
+  /// It overwrites what the previous step's send reads, which passes on what arrived two steps ago.
   [[nodiscard]] std::uint64_t reads_until(RingPiece piece) const {
     return piece.step < 2 ? 0 : (piece.step - 1) * parts_.pieces() + piece.number + 1;
   }
@@ -206,7 +206,8 @@ struct AllGatherLoad {
   static void arrived(RingPiece /*piece*/) {}
 };
 
-/// The order in which sums travel: that of a place starts with the rank behind it, and ends there.
+/// The order in which sums travel: the sum of a place starts with the rank after it, and ends
+/// there.
 RingOrder of_sums(Ring ring, std::uint32_t steps, const RingParts& parts) {
   return {ring.size(), ring.place, ring.size() - 1, steps, parts.pieces()};
 }

@@ -1,7 +1,7 @@
 // Collectives: the rings that move large data with the least traffic: 2 d (n-1)/n elements per rank
 // to reduce among n ranks, half of that if each rank keeps one part of the result, and half to
 // gather. A ring goes through some ranks of a group, or all. All of them have agreed on type, op
-// and the sizes of the parts; the part of a place is the one whose sum its rank ends with.
+// and the sizes of the parts; the part of a place is the one whose sum ends at that place's rank.
 #pragma once
 
 #include <cstddef>
@@ -23,23 +23,23 @@ struct Ring {
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(ranks.size()); }
 };
 
-/// In place. Takes 2(n-1) steps; AVG adds.
+/// In place. Takes 2(n-1) steps; AVG only adds.
 engine::Task<void> ring_all_reduce(engine::GroupView& group, Ring ring, RingParts parts,
                                    DataType type, ReduceOp op, std::uint32_t first_step);
 
-/// In place: the first n-1 of these steps. This rank's part is its sum then, the others are
+/// In place: the first n-1 of these steps. Afterwards this rank's part is its sum; the others are
 /// partial sums.
 engine::Task<void> ring_reduce(engine::GroupView& group, Ring ring, RingParts parts, DataType type,
                                ReduceOp op, std::uint32_t first_step);
 
 /// n >= 2. The same sums, written to `output`, one part cut like the others, which may be this
-/// rank's part itself; the other parts stay as they are. Takes n-1 steps; AVG adds.
+/// rank's part itself; the other parts are unchanged. Takes n-1 steps; AVG only adds.
 engine::Task<void> ring_reduce_scatter(engine::GroupView& group, Ring ring, RingParts parts,
                                        RingParts output, DataType type, ReduceOp op,
                                        std::uint32_t first_step);
 
-/// rooms: of each place equally many, place after place, of sizes that all ranks have agreed on;
-/// the own ones hold this rank's bytes. Takes n-1 steps.
+/// rooms: an equal number for each place, place after place, of sizes that all ranks have agreed
+/// on; this rank's own hold its bytes. Takes n-1 steps.
 engine::Task<void> ring_all_gather(engine::GroupView& group, Ring ring,
                                    std::span<const Bytes> rooms, std::uint32_t first_step);
 

@@ -1,8 +1,8 @@
 // Collectives: which piece of which part travels when round a ring of P ranks. Pure arithmetic.
 //
-// In step s = 0, 1, ... rank R sends part (R + first - s) mod P to rank R+1, and receives part
-// (R + first - 1 - s) mod P, which it passes on in the next step. Every part is cut into as many
-// pieces, so that message m is piece m mod pieces of step m / pieces, whatever the parts' sizes.
+// In step s = 0, 1, ... rank R sends part (R + first - s) mod P to rank R+1, and receives part (R +
+// first - 1 - s) mod P, which it passes on in the next step. All parts are cut into the same number
+// of pieces, so that message m is piece m mod pieces of step m / pieces, whatever the parts' sizes.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class RingOrder {
   std::uint64_t pieces_;
 };
 
-/// The number of pieces, at least 1, so that parts of at most `longest` have pieces of at most
+/// The number of pieces, at least 1, with which parts of at most `longest` have pieces of at most
 /// `most`.
 [[nodiscard]] constexpr std::uint64_t pieces_of(std::uint64_t longest, std::uint64_t most) {
   return std::max<std::uint64_t>(1, (longest + most - 1) / most);

@@ -1,4 +1,4 @@
-// Collectives: where the parts lie that go round a ring, and how they are cut. Pure arithmetic.
+// Collectives: where the parts that go round a ring are, and how they are cut. Pure arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace gtopk::collectives {
 
-/// One part for each place of a ring. A part is one segment or several, as many in each part; each
-/// segment is cut into as many pieces.
+/// One part for each place of a ring. Each part has the same number of segments, one or several;
+/// each segment is cut into the same number of pieces.
 class RingParts {
  public:
-  /// `segments`: those of part 0, of part 1, ...; `pieces`: of a segment.
+  /// `segments`: those of part 0, of part 1, ...; `pieces`: per segment.
   RingParts(std::span<const Segment> segments, std::uint32_t parts, std::size_t element,
             std::uint64_t pieces)
       : segments_(segments),
@@ -23,17 +23,17 @@ class RingParts {
         element_(element),
         pieces_(pieces) {}
 
-  /// So many that no piece has more bytes than `most`.
+  /// The number of pieces with which none has more bytes than `most`.
   [[nodiscard]] static std::uint64_t pieces_for(std::span<const Segment> segments,
                                                 std::size_t element, std::size_t most) {
     return pieces_of(longest(segments) * element, most);
   }
 
-  /// Of a part.
+  /// Pieces of a part.
   [[nodiscard]] std::uint64_t pieces() const { return per_part_ * pieces_; }
-  /// Of a segment.
+  /// Pieces of a segment.
   [[nodiscard]] std::uint64_t pieces_of_segment() const { return pieces_; }
-  /// The most bytes of a piece.
+  /// The most bytes in a piece.
   [[nodiscard]] std::size_t room() const {
     return (longest(segments_) + pieces_ - 1) / pieces_ * element_;
   }

@@ -54,7 +54,7 @@ Routes::Routes(const HostMap& hosts)
       const std::uint32_t rank = tree_.rank_of(leaf);
       const std::uint32_t partner = tree_.partner(rank, round);
       swapping.message(rank, partner);
-      // The first leaf of an upper subtree: bit `round` is set, and none below it.
+      // This is the first leaf of an upper subtree if bit `round` is set, and none below it.
       if ((leaf & ((2U << round) - 1)) == 1U << round) {
         handing_over.message(rank, partner);
       }

@@ -1,5 +1,5 @@
-// Collectives: which links the steps of an exchange take, from the tree and the map of hosts
-// alone. Pure arithmetic, the same on all ranks; done once for a group.
+// Collectives: which links the steps of an exchange use, from the tree and the map of hosts alone.
+// Pure arithmetic, the same on all ranks; computed once per group.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace gtopk::collectives {
 
-/// Of one step, whose messages leave at once.
+/// The route of one step, whose messages leave at once.
 struct Route {
-  /// The most ranks of one host that send to other hosts, or that receive from there: they share
-  /// its link. 0: every message stays inside its host.
+  /// The most ranks of one host that send to, or receive from, other hosts: they share its link. 0:
+  /// every message stays inside its host.
   std::uint32_t crossing = 0;
 };
 
-/// Each message inside its host.
+/// Each message stays inside its host.
 inline constexpr Route kWithin{0};
-/// One message of each host.
+/// One message leaves or enters each host.
 inline constexpr Route kOneOfEachHost{1};
 
 class Routes {
@@ -28,22 +28,21 @@ class Routes {
 
   [[nodiscard]] const Tree& tree() const { return tree_; }
   [[nodiscard]] std::uint32_t hosts() const { return hosts_; }
-  /// Ranks of the host that has most.
+  /// Ranks of the host that has the most.
   [[nodiscard]] std::uint32_t largest_host() const { return largest_; }
 
-  /// Ranks 2j + 1 to 2j, or back.
+  /// From ranks 2j + 1 to 2j, or back.
   [[nodiscard]] Route fold() const { return fold_; }
   /// Each leaf with its partner in the round, both ways.
   [[nodiscard]] Route swap(std::uint32_t round) const { return swaps_.at(round); }
-  /// In a binomial tree: of each pair of subtrees the upper one's first leaf to the lower one's, or
-  /// back.
+  /// In a binomial tree: from the first leaf of the upper of each two subtrees to that of the lower
+  /// one, or back.
   [[nodiscard]] Route hand_over(std::uint32_t round) const { return hand_overs_.at(round); }
-  /// Ranks of each host if large dense reductions go by two levels of rings, else 0
-  /// (host_rings.hpp).
+  /// Ranks of each host if large dense reductions use two levels of rings, else 0 (host_rings.hpp).
   [[nodiscard]] std::uint32_t two_levels() const { return two_levels_; }
-  /// With one level: each rank to the next one, host after host, the last to the first.
+  /// With one level: each rank to the next one, host after host, and the last to the first.
   [[nodiscard]] Route ring() const { return hosts_ == 1 ? kWithin : kOneOfEachHost; }
-  /// Fold and a binomial tree at once, as headers go that say what was called.
+  /// Fold and a binomial tree together: the path of headers that say what was called.
   [[nodiscard]] Route announcement() const;
 
  private:

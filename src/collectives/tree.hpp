@@ -1,9 +1,9 @@
 // Collectives: the one tree that every reduction walks, for any number of ranks. Pure arithmetic.
 //
-// p = 2^floor(log2 P), r = P - p. Ranks 2j and 2j+1 (j < r) fold into one leaf, which rank 2j
-// speaks for; these r leaves and then the ranks 2r..P-1, in order, are the p leaves. In round t =
-// 0, 1, ... neighbouring subtrees of 2^t leaves merge. Recursive doubling: leaf l exchanges with
-// leaf l xor 2^t (Thakur et al. 2005).
+// p = 2^floor(log2 P), r = P - p. Ranks 2j and 2j+1 (j < r) fold into one leaf, represented by rank
+// 2j; these r leaves and then the ranks 2r..P-1, in order, are the p leaves. In round t = 0, 1, ...
+// neighbouring subtrees of 2^t leaves merge. Recursive doubling: leaf l exchanges with leaf l xor
+// 2^t (Thakur et al. 2005).
 #pragma once
 
 #include <bit>
@@ -25,7 +25,7 @@ class Tree {
 
   /// Whether the rank shares a leaf with another.
   [[nodiscard]] constexpr bool folds(std::uint32_t rank) const { return rank < 2 * folded_; }
-  /// Whether its fold partner speaks for the rank, which then sends before round 0 and receives
+  /// Whether the rank's fold partner represents it; the rank then sends before round 0 and receives
   /// after the last.
   [[nodiscard]] constexpr bool folded_away(std::uint32_t rank) const {
     return folds(rank) && rank % 2 == 1;
@@ -37,7 +37,7 @@ class Tree {
   [[nodiscard]] constexpr std::uint32_t leaf(std::uint32_t rank) const {
     return folds(rank) ? rank / 2 : rank - folded_;
   }
-  /// The rank that speaks for a leaf, which is its lowest.
+  /// The rank that represents a leaf, its lowest.
   [[nodiscard]] constexpr std::uint32_t rank_of(std::uint32_t leaf) const {
     return leaf < folded_ ? 2 * leaf : leaf + folded_;
   }
@@ -55,7 +55,7 @@ class Tree {
     return rank_of((leaf(rank) >> (round + 1)) << (round + 1));
   }
 
-  // Steps in message tags: fold, the rounds, unfold; then the way down, for trees.
+  // Steps in message tags: fold, the rounds, unfold; then, for trees, the way down.
   [[nodiscard]] static constexpr std::uint32_t fold_step() { return 0; }
   [[nodiscard]] static constexpr std::uint32_t round_step(std::uint32_t round) { return 1 + round; }
   [[nodiscard]] constexpr std::uint32_t unfold_step() const { return 1 + rounds(); }

@@ -19,7 +19,7 @@
 namespace gtopk {
 namespace {
 
-/// A hundred years, in place of anything longer: a time that far from now is still a number.
+/// A hundred years, used for anything longer: adding more to a clock's time could overflow.
 constexpr std::chrono::nanoseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
 }  // namespace

@@ -18,11 +18,11 @@
 namespace gtopk {
 namespace {
 
-/// More than any number of requests: added to the count, it ends the thread.
+/// Greater than any number of requests: added to the count, it ends the thread.
 constexpr eventfd_t kEnd = eventfd_t{1} << 62U;
 
-// All that the signal handler can see. A forked child inherits the handler but not the thread, and
-// must not wake its parent's.
+// All that the signal handler can access. A forked child inherits the handler but not the thread,
+// and must not wake its parent's.
 std::atomic<int> signalled{-1};
 std::atomic<pid_t> owner{0};
 static_assert(std::atomic<int>::is_always_lock_free);
@@ -88,7 +88,7 @@ void FlightFiles::loop() {
   }
 }
 
-/// Replaces the file atomically: readers never see half a file.
+/// Replaces the file atomically, so readers never see half a file.
 void FlightFiles::write() const {
   try {
     std::filesystem::create_directories(file_.parent_path());

@@ -14,7 +14,7 @@ namespace gtopk {
 
 struct FlightFilesSpec {
   std::string directory;  ///< created if missing
-  int signal = 0;         ///< 0: none
+  int signal = 0;         ///< 0: no signal
 };
 
 class FlightFiles {
@@ -42,8 +42,8 @@ class FlightFiles {
   const FlightFilesSpec spec_;
   const std::filesystem::path file_;
   const std::function<std::string()> record_;
-  struct sigaction before_ {};  ///< of the signal
-  bootstrap::Descriptor wake_;  ///< eventfd: 1 for each file asked for, kEnd to end
+  struct sigaction before_ {};  ///< the former handler of the signal
+  bootstrap::Descriptor wake_;  ///< eventfd: 1 for each requested file, kEnd to end
   std::thread thread_;
 };
 

@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kCapacity = "GTOPK_FLIGHT_RECORDER";
 constexpr const char* kDirectory = "GTOPK_FLIGHT_RECORDER_DIR";
 constexpr const char* kSignal = "GTOPK_FLIGHT_RECORDER_SIGNAL";
-/// About 1.2 kB each.
+/// Each entry takes about 1.2 kB.
 constexpr std::size_t kMostEntries = 1'000'000;
 
 constexpr std::array<std::pair<std::string_view, int>, 4> kSignals{

@@ -14,7 +14,7 @@ namespace gtopk {
 
 struct FlightSettings {
   std::size_t capacity = 2000;           ///< operations; 0: nothing is recorded
-  std::optional<FlightFilesSpec> files;  ///< none: nothing is written
+  std::optional<FlightFilesSpec> files;  ///< empty: nothing is written
 };
 
 /// GTOPK_FLIGHT_RECORDER, _DIR and _SIGNAL of the environment. Throws Error{kInvalidArgument}.

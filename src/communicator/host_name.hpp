@@ -1,5 +1,5 @@
-// Communicator: the name of a rank's host, by which the ranks of a group know which of them share
-// one.
+// Communicator: the name of a rank's host, by which the ranks of a group know which of them share a
+// host.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace gtopk {
 
 inline constexpr std::size_t kMostHostBytes = 255;
 
-/// Equal for processes that share a host: GTOPK_HOST in the environment, else `told`, else boot id
-/// and IPC namespace. A process that cannot read these is a host of its own. Throws
+/// Equal for processes that share a host: GTOPK_HOST in the environment, or else `told`, or else
+/// boot id and IPC namespace. A process that cannot read these gets a host of its own. Throws
 /// Error{kInvalidArgument} if the name is too long.
 [[nodiscard]] std::string host_name(const transport::PeerInfo& self, const std::string& told);
 

@@ -8,7 +8,7 @@
 namespace gtopk {
 namespace {
 
-/// First in every card, so that other versions are recognised.
+/// Comes first in every card, so that other versions are recognised.
 constexpr std::uint64_t kVersion = 5;
 
 MemberCard decode(const std::string& bytes, const Presence& self, std::size_t rank) {

@@ -15,10 +15,10 @@ namespace gtopk {
 
 struct MemberCard {
   std::uint64_t identity = 0;    ///< of its process
-  std::uint32_t id = 0;          ///< its own number of the group
+  std::uint32_t id = 0;          ///< its own number for the group
   std::string transport;         ///< Transport::card()
   std::string process;           ///< "host node7, pid 4711"
-  std::string host;              ///< as host_name() calls it: equal where ranks share a host
+  std::string host;              ///< from host_name(): equal for ranks that share a host
   std::string dense;             ///< its GTOPK_DENSE
   std::optional<Error> refusal;  ///< why it cannot be in the group
 };

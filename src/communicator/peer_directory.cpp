@@ -13,11 +13,11 @@
 namespace gtopk {
 namespace {
 
-/// A published address can be found at once: a longer wait means a directory that is slow or gone.
+/// A published address is found at once, so a longer wait means that the directory is slow or gone.
 constexpr std::chrono::seconds kLookupBound{30};
 constexpr std::chrono::milliseconds kLookupSlice{500};
 
-/// How the value that takes the place of an address begins. No transport's address begins so.
+/// The prefix of the value that replaces an address. No transport's address starts with it.
 constexpr std::string_view kLeft = "gtopk/left:";
 
 std::string name_of(std::uint64_t identity) {
@@ -57,13 +57,13 @@ engine::PeerRecord PeerDirectory::find(std::uint64_t identity, const std::stop_t
 void PeerDirectory::publish_departure(std::uint64_t identity, const std::string& last_words,
                                       bool may_be_gone) {
   if (fails_) {
-    return;  // it may be gone, and to find that out again may take long
+    return;  // it may be gone, and finding that out again may take long
   }
   try {
     const std::string name = name_of(identity);
     directory_->publish(name, fmt::format("{}{}", kLeft, last_words));
-    // Not all stores confirm that a value is set: read it, so that it is there for others too. A
-    // question that nobody answers would make torch's TCPStore write a stack trace to stderr.
+    // Not all stores confirm that a value is set, so read it to ensure that others can. A question
+    // without an answer would make torch's TCPStore write a stack trace to stderr.
     if (!may_be_gone) {
       static_cast<void>(directory_->lookup(name, std::chrono::nanoseconds::zero()));
     }

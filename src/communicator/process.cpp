@@ -34,7 +34,7 @@ Process::Process() : started_by_(getpid()) {
 }
 
 Process::~Process() {
-  // In a forked child the thread does not exist and the network belongs to the parent: touch
+  // In a forked child the thread does not exist and the network belongs to the parent, so touch
   // neither.
   if (started_by_ == getpid()) {
     return;

@@ -1,4 +1,5 @@
-// Communicator: the groups that count for process_statistics(), and what those did that have ended.
+// Communicator: the groups that count for process_statistics(), and the figures of those that have
+// ended.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@ class Group;
 
 /// Counts a new group of this process.
 void begin_counting(std::shared_ptr<const engine::Group> group);
-/// The group has ended: what it has done by now counts, and the group itself is released.
+/// The group has ended: its figures so far count, and the group itself is released.
 void end_counting(const engine::Group& group);
 
 }  // namespace gtopk
