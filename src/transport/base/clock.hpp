@@ -1,4 +1,4 @@
-// Transport, base: time as the engine sees it. Real time for real networks, virtual time for the
+// Transport, base: time as the engine sees it: real time for real networks, virtual time for the
 // deterministic transport, so that deadlines are tested without waiting for them.
 #pragma once
 

@@ -40,11 +40,11 @@ class Log {
   void write(LogLevel level, fmt::string_view text, fmt::format_args args);
 };
 
-/// Made on first use, never destroyed: threads may log while the process exits.
+/// Made at first use, never destroyed, as threads may log while the process exits.
 [[nodiscard]] Log& log();
 
-/// In a handler: writes an error, what was thrown and by whom. For callbacks, whose exceptions must
-/// stop neither the others nor the thread.
+/// In a handler: logs as an error what was thrown, and by whom. For callbacks, whose exceptions
+/// must stop neither other callbacks nor the thread.
 void log_thrown(std::string_view by);
 
 /// Names this rank in every later line.

@@ -15,10 +15,10 @@ using PeerId = std::uint32_t;
 class Request {
  public:
   /// Called once, on the engine thread, inside the transport call that ends the message: progress,
-  /// or send, recv, cancel, give_up, wait or close themselves. It must not call the transport.
+  /// or send, recv, cancel, give_up, wait or close. It must not call the transport.
   using Callback = void (*)(Request&);
 
-  /// Room for what the network library keeps per request (UCX 1.22 asks for 280 bytes).
+  /// Storage for what the network library keeps per request (UCX 1.22 asks for 280 bytes).
   static constexpr std::size_t kStorage = 512;
 
   Request() = default;
@@ -44,18 +44,18 @@ class Request {
 
   [[nodiscard]] bool pending() const { return status_ == Status::kInProgress; }
   [[nodiscard]] Status status() const { return status_; }
-  /// Bytes received or sent; for kTruncated the sender's true length, if known.
+  /// Bytes received or sent; for kTruncated, the sender's true length, if known.
   [[nodiscard]] std::size_t length() const { return length_; }
   [[nodiscard]] void* context() const { return context_; }
 
   // The transport's data on a pending request.
   PeerId peer = 0;
   Tag tag = 0;
-  std::size_t bytes = 0;  ///< of the buffer of a send
+  std::size_t bytes = 0;  ///< the size of a send's buffer
   bool is_receive = false;
   bool connects = true;  ///< a receive connects its endpoint, see Transport::recv
-  bool urgent = false;   ///< a send that may use what is kept in reserve for a connection
-  /// Of those to the peer, the one that a send takes, modulo their number.
+  bool urgent = false;   ///< a send that may use the reserve for a connection
+  /// The connection to the peer that a send uses, modulo their number.
   std::uint32_t connection = 0;
   Request* previous = nullptr;  ///< in the endpoint's list of pending requests
   Request* next = nullptr;

@@ -21,7 +21,7 @@ namespace gtopk::transport {
 namespace {
 
 constexpr rlim_t kMostOpenFiles = rlim_t{1} << 20U;
-/// What opening a connection takes, for any_shortage().
+/// The number of descriptors needed to open a connection, for any_shortage().
 constexpr std::size_t kFewDescriptors = 4;
 constexpr std::size_t kSomeMemory = std::size_t{16} << 20U;
 
@@ -112,7 +112,7 @@ std::string descriptor_shortage(std::size_t count) {
   }
 }
 
-// Memory before threads: without memory no thread starts either.
+// Check memory before threads, as without memory no thread starts either.
 std::string any_shortage() {
   for (std::string (*const find)() :
        {+[] { return descriptor_shortage(kFewDescriptors); }, &memory_shortage, &thread_shortage}) {

@@ -1,5 +1,5 @@
-// Transport, base: how one message ended. A status on the data path; errors become exceptions
-// above.
+// Transport, base: how one message ended. It is a status on the data path; higher layers turn
+// errors into exceptions.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ namespace detail {
   return static_cast<TagKind>(tag >> (64U - TagBits::kKind));
 }
 
-/// Of any kind but control.
+/// For tags of any kind except control.
 [[nodiscard]] constexpr std::uint32_t group_of(Tag tag) {
   return static_cast<std::uint32_t>(tag >> (TagBits::kSource + TagBits::kUser)) & (kMaxGroups - 1);
 }
@@ -79,8 +79,8 @@ namespace detail {
          static_cast<std::uint32_t>(user_tag);
 }
 
-/// The payload of a long point-to-point message: `serial` counts its sender's, so that no two in
-/// flight have the same tag.
+/// The payload of a long point-to-point message: `serial` counts its sender's messages, so that no
+/// two in flight have the same tag.
 [[nodiscard]] constexpr Tag payload_tag(std::uint32_t group, std::uint32_t source,
                                         std::uint32_t serial) {
   return detail::prefix(TagKind::kPayload, group, source) | serial;

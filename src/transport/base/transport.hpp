@@ -1,8 +1,8 @@
-// Transport, base: what every network looks like from above: tagged messages between processes.
-// An implementation is one folder (ucx/, inproc/); it knows no group and no algorithm.
+// Transport, base: what every network looks like from above: tagged messages between processes. An
+// implementation is one folder (ucx/, inproc/); it knows no group and no algorithm.
 //
-// Everything but wake() is called on one thread, the engine's. Nothing here blocks, wait() and
-// close() aside.
+// Everything except wake() is called on one thread, the engine's. Nothing here blocks except wait()
+// and close().
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@
 
 namespace gtopk::transport {
 
-/// Where on its machine a process runs, as far as known. Namespaces are inode numbers.
+/// The machine and namespaces of a process, as far as known. Namespaces are inode numbers.
 struct HostIdentity {
-  std::string boot;  ///< the kernel's boot id, the same on one machine; empty: nothing is known
+  std::string boot;  ///< the kernel's boot id, the same on one machine; empty: unknown
   std::uint64_t process_namespace = 0;
   std::uint64_t network_namespace = 0;
-  std::uint64_t ipc_namespace = 0;  ///< whose members can share memory
+  std::uint64_t ipc_namespace = 0;  ///< its members can share memory
   std::uint64_t started = 0;        ///< start of the process, in clock ticks since boot
 };
 
@@ -37,14 +37,14 @@ struct PeerInfo {
   HostIdentity place{};
 };
 
-/// A peer's failure, detected outside any request. Reported once per peer; of this process itself
-/// if the others cannot reach it.
+/// A peer's failure, detected outside any request. Reported once per peer, or for this process
+/// itself if the others cannot reach it.
 struct PeerFailure {
   PeerId peer = 0;
   std::string reason;
-  /// No message has ever passed between this process and the peer.
+  /// Whether no message has ever passed between this process and the peer.
   bool never_reached = false;
-  /// Finds out why a connection cannot be made; may be empty. Any thread; takes 0.2 s at most.
+  /// Finds out why a connection cannot be made; may be empty. Any thread; takes at most 0.2 s.
   std::function<std::string()> diagnose{};
 };
 
@@ -78,46 +78,47 @@ class Transport {
   [[nodiscard]] virtual const PeerInfo& self() const = 0;
   /// How to reach this process: an opaque blob for the bootstrap.
   [[nodiscard]] virtual std::string address() const = 0;
-  /// Who this process is, and the key without which it takes nobody's messages. Shorter than the
-  /// address, or the address itself where nobody else can send.
+  /// This process's identity, and the key without which it accepts no messages. Shorter than the
+  /// address, or the address itself if no other job can send.
   [[nodiscard]] virtual std::string card() const { return address(); }
 
-  /// Makes a process known by its card(); the same process (this one too) always gets the same id.
-  /// Ids count from 0. Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot
+  /// Introduces a process by its card(); the same process (including this one) always gets the same
+  /// id. Ids count from 0. Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot
   /// read.
   virtual PeerId add_peer(std::string_view blob) = 0;
-  /// Sets whom to ask for a peer's address; asked once, when the first message needs a connection.
-  /// Messages to the peer wait in order until set_address() or no_address(). Transports whose cards
-  /// are addresses never ask.
+  /// Sets the source of peers' addresses; it is asked once, when the first message needs a
+  /// connection. Messages to the peer wait in order until set_address() or no_address(). Transports
+  /// whose cards are addresses never ask.
   virtual void use(AddressBook* /*book*/) {}
-  /// Connects where a message waits for it. Throws Error{kBootstrap} for a blob that it cannot
-  /// read, or that is another process's.
+  /// Connects if a message waits for it. Throws Error{kBootstrap} for a blob that it cannot read,
+  /// or that belongs to another process.
   virtual void set_address(PeerId /*peer*/, std::string_view /*blob*/) {}
-  /// Messages that wait for the address, and receives that would connect, complete with
+  /// Completes messages that wait for the address, and receives that would connect, with
   /// kPeerFailed; the next one asks again.
   virtual void no_address(PeerId /*peer*/, const std::string& /*reason*/) {}
   /// Why the last message to the peer could not be sent at all: the reason of no_address(), or what
   /// this process is out of. The next message tries again. Empty if there was no such reason.
   [[nodiscard]] virtual std::string why_unreachable(PeerId /*peer*/) const { return {}; }
-  /// The peer's address is being looked up; messages to it wait.
+  /// Whether the peer's address is being looked up, and messages to it wait.
   [[nodiscard]] virtual bool awaits_address(PeerId /*peer*/) const { return false; }
   [[nodiscard]] virtual const PeerInfo& peer(PeerId peer) const = 0;
-  /// Whether the peer's process is known to have ended; false where this process cannot see it.
+  /// Whether the peer's process is known to have ended; false if this process cannot see it.
   [[nodiscard]] virtual bool process_ended(PeerId /*peer*/) const { return false; }
 
   /// Starts one message; `request` must be prepared, and completes exactly once, possibly before
   /// the call returns. Completion of a send means that the buffer may be reused, not that the
-  /// message was received. Both connect to the peer if not connected yet, so that a rank that only
-  /// receives notices a dead peer; a receive with `request.connects` false does not (it may wait
-  /// forever for a peer that never calls). If the peer's connection has ended, the request
-  /// completes with kPeerFailed, unless it receives a message that had come whole before, and the
-  /// peer was not given up. Messages of one sender over one connection are matched with receives in
-  /// the order in which they were sent; for control messages callers rely on it: when one arrives,
-  /// every earlier message of its sender over that connection has been matched or is unexpected.
+  /// message was received. Both connect to the peer if it is not connected yet, so that a rank that
+  /// only receives notices a dead peer; a receive with `request.connects` false does not (it may
+  /// wait forever for a peer that never calls). If the peer's connection has ended, the request
+  /// completes with kPeerFailed, unless it receives a message that had arrived whole before, and
+  /// the peer was not given up. Messages of one sender over one connection are matched with
+  /// receives in the order in which they were sent. Callers rely on this for control messages: when
+  /// one arrives, every earlier message of its sender over that connection has been matched or is
+  /// unexpected.
   virtual void send(PeerId peer, Tag tag, ConstBytes data, Request& request) = 0;
   virtual void recv(PeerId peer, Tag tag, Bytes data, Request& request) = 0;
-  /// Whether messages to and from the peer may lie in memory of that kind at this end, whatever
-  /// they lie in at the other. Never changes.
+  /// Whether messages to and from the peer may lie in memory of this kind at this end, whatever
+  /// memory the other end uses. Never changes.
   [[nodiscard]] virtual bool takes(Memory::Kind kind, PeerId /*peer*/) const {
     return kind == Memory::Kind::kHost;
   }
@@ -126,8 +127,8 @@ class Transport {
   /// is found.
   [[nodiscard]] virtual bool connected(PeerId peer) const = 0;
 
-  /// How many connections there are, or are to be, to the peer; what goes over one may overtake
-  /// what goes over another. At most kMostConnections.
+  /// The number of connections to the peer, existing or planned; messages over one may overtake
+  /// those over another. At most kMostConnections.
   [[nodiscard]] virtual std::uint32_t connections(PeerId /*peer*/) const { return 1; }
 
   /// Cancels a pending receive: it completes with kCancelled, or normally if already matched. A
@@ -137,21 +138,22 @@ class Transport {
   /// Force-closes the endpoint to `peer`: each of its pending requests completes with kPeerFailed;
   /// no failure is reported.
   virtual void give_up(PeerId peer) = 0;
-  /// Whether an endpoint has ended, without a departure, whose process may live on. Endpoints end
-  /// for good: the two can talk again only if this side starts a transport anew.
+  /// Whether an endpoint has ended, without a departure, whose process may still be alive.
+  /// Endpoints end for good: the two can communicate again only if this side starts a new
+  /// transport.
   [[nodiscard]] virtual bool spent() const = 0;
-  /// From here on a broken endpoint to `peer` is an orderly departure, not a failure to report; one
-  /// that has broken already no longer counts for spent().
+  /// From now on a broken endpoint to `peer` is an orderly departure, not a failure to report; one
+  /// that is already broken no longer counts for spent().
   virtual void expect_departure(PeerId peer) = 0;
 
   /// Whether there is an unexpected message with that tag.
   [[nodiscard]] virtual bool lies_there(Tag tag) = 0;
-  /// Receives and drops unexpected messages that match tag under mask. Returns how many it took;
-  /// their reception may still be in progress.
+  /// Receives and drops unexpected messages that match tag under mask. Returns their number; their
+  /// reception may still be in progress.
   virtual std::size_t discard(Tag tag, Tag mask) = 0;
-  /// Looks at every message that has arrived and matches no posted receive, and drops those that
-  /// `ours` does not know: those that were not sent under this process's key have tags at random.
-  /// Returns how many.
+  /// Checks every message that has arrived and matches no posted receive, and drops those that
+  /// `ours` does not know: those not sent under this process's key have random tags. Returns the
+  /// number dropped.
   virtual std::size_t sift(const std::function<bool(Tag)>& ours) = 0;
 
   /// Moves messages and completes requests; returns whether anything happened.
@@ -159,7 +161,7 @@ class Transport {
   /// Sleeps until a message may have moved, wake() was called, or `at_most` has passed. May return
   /// early.
   virtual void wait(Duration at_most) = 0;
-  /// In the middle of long messages: sleeps for `at_most` while the kernel buffers incoming bytes.
+  /// For the middle of long messages: sleeps for `at_most` while the kernel buffers incoming bytes.
   /// Returns at once if the sender would stall meanwhile.
   virtual void rest(Duration at_most) = 0;
   /// Makes the current or the next wait() or rest() return. Thread-safe.

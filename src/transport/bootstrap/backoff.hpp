@@ -19,17 +19,17 @@ class Backoff {
         longest_(longest),
         slice_(first) {}
 
-  /// From the beginning to the end.
+  /// The time from the beginning to the end.
   [[nodiscard]] transport::Duration whole() const { return whole_; }
   [[nodiscard]] bool over() const { return std::chrono::steady_clock::now() >= end_; }
-  /// The next wait, never beyond the end.
+  /// The next wait, which never exceeds the end.
   [[nodiscard]] transport::Duration slice() const {
     const transport::Duration rest = end_ - std::chrono::steady_clock::now();
     return std::clamp<transport::Duration>(rest, std::chrono::milliseconds(1), slice_);
   }
   void waited_in_vain() {
     slice_ = std::min(slice_ * 2, longest_);
-    // Stores hold a lock while they wait: let another thread that uses the same one take it now.
+    // Stores hold a lock while they wait, so let another thread that uses the same one take it now.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   void heard_something() { slice_ = first_; }

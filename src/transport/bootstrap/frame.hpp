@@ -43,7 +43,7 @@ enum class Parse : std::uint8_t { kComplete, kIncomplete, kMalformed };
                                          std::string_view value);
 
 [[nodiscard]] std::string encode_response(Result result, std::string_view value);
-/// The start of a response whose value, of that many bytes, follows separately.
+/// The start of a response, which a value of that many bytes follows separately.
 [[nodiscard]] std::string encode_response_header(Result result, std::size_t value_length);
 
 struct ResponseHeader {
@@ -54,7 +54,7 @@ struct ResponseHeader {
 [[nodiscard]] std::optional<ResponseHeader> parse_response(
     const std::array<char, kResponseHeader>& bytes);
 
-/// Times, a counter's delta and its sum travel as 8 bytes.
+/// Times, and a counter's delta and sum, are encoded as 8 bytes.
 [[nodiscard]] std::string encode_integer(std::int64_t value);
 [[nodiscard]] std::optional<std::int64_t> decode_integer(std::string_view bytes);
 

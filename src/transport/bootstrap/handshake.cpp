@@ -29,7 +29,7 @@ std::string proof(std::string_view secret, std::string_view who, std::string_vie
   return code;
 }
 
-/// Takes as long wherever the two differ, so that timing leaks nothing of a proof.
+/// Takes the same time wherever the two differ, so that timing leaks nothing about a proof.
 bool equal(std::string_view proof, std::string_view expected) {
   return proof.size() == expected.size() &&
          sodium_memcmp(proof.data(), expected.data(), expected.size()) == 0;
@@ -38,7 +38,7 @@ bool equal(std::string_view proof, std::string_view expected) {
 }  // namespace
 
 std::string draw_secret(std::size_t bytes) {
-  if (sodium_init() < 0) {  // again does no harm
+  if (sodium_init() < 0) {  // idempotent
     throw Error(ErrorKind::kBootstrap, "libsodium found no source of randomness");
   }
   std::string secret(bytes, '\0');

@@ -40,8 +40,8 @@ class ServerHandshake {
   enum class Admission : std::uint8_t { kWaiting, kRefused, kAdmitted };
 
   explicit ServerHandshake(std::string secret);
-  /// Consumes what it understands from the front of `input`; sets `answer` to what is to be sent,
-  /// if anything.
+  /// Consumes what it understands from the front of `input`; sets `answer` to what must be sent, if
+  /// anything.
   [[nodiscard]] Admission receive(std::string& input, std::string& answer);
 
  private:

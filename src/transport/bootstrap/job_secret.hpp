@@ -6,8 +6,8 @@
 namespace gtopk::bootstrap {
 
 /// GTOPK_SECRET, or the contents of the file GTOPK_SECRET_FILE, without trailing newlines; "" if
-/// neither is set. Throws Error{kBootstrap} if it has less than 16 bytes, or the file is unreadable
-/// or readable by others.
+/// neither is set. Throws Error{kBootstrap} if it has fewer than 16 bytes, or the file is
+/// unreadable or readable by others.
 [[nodiscard]] std::string job_secret();
 
 }  // namespace gtopk::bootstrap

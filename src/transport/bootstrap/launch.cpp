@@ -1,4 +1,4 @@
-// Bootstrap: from the launcher's settings for this process to the store and the directory of its
+// Bootstrap: turns the launcher's settings for this process into the store and the directory of its
 // job.
 #include "gtopk/launch.hpp"
 

@@ -27,13 +27,13 @@ std::optional<std::string> variable(const char* name) {
 
 bool is_set(const char* name) { return variable(name).has_value(); }
 
-/// The step that srun started this process in, if no PMIx server did. Where there is one, it must
-/// be asked on every rank: Slurm's own, or that of an mpirun whose helpers srun started.
+/// The step in which srun started this process, if no PMIx server did. A PMIx server must be asked
+/// on every rank: Slurm's own, or that of an mpirun whose helpers srun started.
 std::optional<bootstrap::SlurmStep> step_without_pmix() {
   return is_set(kPmixServer) ? std::nullopt : bootstrap::slurm_step(variable);
 }
 
-/// What to add to an error if there are signs of a launcher; else empty.
+/// An addition to an error if there are signs of a launcher; else empty.
 std::string why_no_launcher() {
   const std::string why = bootstrap::PmixClient::why_not();
   if (!why.empty()) {
@@ -77,7 +77,7 @@ LaunchEnvironment told_by(bootstrap::PmixClient& pmix) {
   return environment;
 }
 
-/// Rank 0's host and the port are the step's, unless the job's script has set others.
+/// Uses the step's host for rank 0 and the step's port, unless the job's script has set others.
 LaunchEnvironment told_by(bootstrap::SlurmStep step) {
   LaunchEnvironment environment;
   environment.rank = step.rank;
@@ -109,7 +109,7 @@ std::optional<LaunchEnvironment> by_launcher() {
   return std::nullopt;
 }
 
-/// torchrun's agent may serve a torch store at MASTER_PORT, which it then says. Linux gives
+/// torchrun's agent may serve a torch store at MASTER_PORT, which it then announces. Linux gives
 /// listeners and outgoing connections ports of different parity, so the next port but one is rarely
 /// taken.
 bool agent_serves_store() {

@@ -1,4 +1,4 @@
-// Bootstrap: a meeting, as every rank but 0 sees it.
+// Bootstrap: a meeting, as every rank except 0 sees it.
 #include "src/transport/bootstrap/meeting.hpp"
 
 #include <chrono>
@@ -93,7 +93,7 @@ class Follower {
     store_.remove(arrival_key(slot_));
     store_.remove(ping_key(nonce_));
     store_.remove(alive_key(*leader_, nonce_));
-    // Nobody knows who has read a failure, so it stays.
+    // A failure stays, as no rank knows which others have read it.
     if (table.failure) {
       throw Error(*table.failure);
     }
@@ -133,7 +133,7 @@ class Follower {
   Backoff backoff_;
   Nonce nonce_;
   std::int64_t slot_ = 0;
-  std::optional<Nonce> leader_;  ///< the rank 0 answered last
+  std::optional<Nonce> leader_;  ///< the rank 0 that was answered last
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 //   rank 0   reads the slots as they fill; set(ping/<nonce r>, nonce 0)
 //   rank r   set(alive/<nonce 0>/<nonce r>, its card)
 //   rank 0   when all ranks have answered: set(first, the next slot), set(table/<nonce 0>, all)
-//   rank r   looks for itself in the table; removes its keys, and the last one the table
+//   rank r   looks for itself in the table; removes its keys, and the last rank the table
 //
 // Dead arrivals do not answer, slots that stay empty are skipped, and a rank that waits for a table
 // notices when another rank 0 asks. A living rank's objection to the meeting (another size, another
@@ -26,7 +26,7 @@ namespace gtopk::meeting {
 using Roll = std::vector<std::string>;  ///< cards, by rank
 
 /// Blocks until every rank is there. Throws the same Error on all ranks present: kBootstrap, or a
-/// rank's refusal; after `at_most`, one that names the missing ranks.
+/// rank's refusal; after `at_most`, an error that names the missing ranks.
 [[nodiscard]] Roll meet(KeyValueStore& store, const Presence& self, transport::Duration at_most);
 
 }  // namespace gtopk::meeting

@@ -16,7 +16,7 @@ using transport::Duration;
 
 constexpr milliseconds kFirstLeaderSlice{10};
 constexpr milliseconds kLongestLeaderSlice{250};
-/// How long to wait for the others after a failure, so that they get the cause, too.
+/// How long to wait for the others after a failure, so that they learn the cause, too.
 constexpr std::chrono::seconds kGrace{3};
 
 }  // namespace
@@ -75,7 +75,7 @@ Roll Leader::meet() {
   return table.roll;
 }
 
-/// Reads the slots handed out since the last time, and those still open then.
+/// Reads the slots taken since the last time, and those that were still open then.
 void Leader::read_slots() {
   const std::int64_t handed_out = store_.add(kArrivals, 0);
   std::erase_if(holes_,
@@ -128,7 +128,7 @@ std::vector<std::uint32_t> Leader::missing() const {
 
 bool Leader::complete() const { return answers_.size() + 1 >= expected_; }
 
-/// Waits for what the first missing rank would do next; the others are checked when that does not
+/// Waits for the next action of the first missing rank; the others are checked if that does not
 /// come.
 void Leader::wait_for_somebody() {
   const Duration slice = backoff_.slice();
@@ -221,7 +221,7 @@ void Leader::tell_who_is_missing() {
   told_missing_ = std::move(ranks);
 }
 
-/// The slots are settled before any rank can go on and arrive for the next meeting.
+/// The slots are settled before any rank can continue and arrive for the next meeting.
 void Leader::publish(const Table& table) {
   if (next_slot_ > 1) {
     store_.set(kFirst, encode(static_cast<Nonce>(next_slot_ - 1)));
@@ -229,7 +229,7 @@ void Leader::publish(const Table& table) {
   store_.set(table_key(nonce_), encode(table));
 }
 
-/// Removes what dead ranks left, and its own notes. Living ranks remove their own keys.
+/// Removes what dead ranks left, and its own records. Living ranks remove their own keys.
 void Leader::clean_up() {
   for (const Guest& guest : guests_) {
     if (guest.answered) {

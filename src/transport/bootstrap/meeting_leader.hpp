@@ -24,7 +24,7 @@ class Leader {
     std::int64_t slot = 0;
     Arrival arrival;
     bool answered = false;
-    bool doubted = false;  ///< did not answer in time: look for another first
+    bool doubted = false;  ///< did not answer in time, so look for another first
   };
   /// A slot that was taken but not filled when checked.
   struct Hole {
@@ -55,7 +55,7 @@ class Leader {
   std::map<std::uint32_t, std::size_t> newest_;  ///< by rank: its latest arrival
   std::vector<Hole> holes_;
   std::map<std::uint32_t, std::pair<std::int64_t, Answer>> answers_;  ///< by rank: slot, answer
-  std::uint32_t expected_;  ///< ranks: the largest size that any living one was started with
+  std::uint32_t expected_;  ///< the largest size that any living rank was started with
   std::optional<Error> failure_;
   transport::TimePoint failed_at_{};
   std::vector<std::uint32_t> told_missing_;

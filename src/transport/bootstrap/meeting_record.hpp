@@ -42,15 +42,15 @@ struct Table {
 [[nodiscard]] std::string encode(const Table& table);
 [[nodiscard]] std::string encode(Nonce nonce);
 
-// Throw Error{kBootstrap} naming `key` if the bytes are invalid.
+// These throw Error{kBootstrap} naming `key` if the bytes are invalid.
 [[nodiscard]] Arrival decode_arrival(std::string_view key, std::string_view bytes);
-/// If it is of another version, sets only `version` and `nonce`.
+/// For an answer of another version, sets only `version` and `nonce`.
 [[nodiscard]] Answer decode_answer(std::string_view key, std::string_view bytes);
 [[nodiscard]] Table decode_table(std::string_view key, std::string_view bytes);
 [[nodiscard]] Nonce decode_nonce(std::string_view key, std::string_view bytes);
 [[nodiscard]] std::int64_t decode_slot(std::string_view key, std::string_view bytes);
 
-/// The error text of a meeting that failed after this time: `ranks` lists those missing.
+/// The error text of a meeting that failed after this time; `ranks` lists the missing ones.
 [[nodiscard]] std::string describe_missing(std::string_view ranks, std::uint32_t size,
                                            transport::Duration after);
 /// "in time (60 s)"
@@ -63,6 +63,7 @@ inline constexpr std::string_view kFirst = "gtopk/first";        ///< slots up t
 [[nodiscard]] std::string alive_key(Nonce leader, Nonce rank);
 [[nodiscard]] std::string table_key(Nonce leader);
 [[nodiscard]] std::string missing_key(Nonce leader);  ///< missing ranks, as text
-[[nodiscard]] std::string readers_key(Nonce leader);  ///< a counter: who has read the table
+[[nodiscard]] std::string readers_key(Nonce leader);  ///< a counter of ranks that have read the
+                                                      ///< table
 
 }  // namespace gtopk::meeting

@@ -7,8 +7,8 @@
 
 namespace gtopk::bootstrap {
 
-/// Addresses of interfaces that are up, IPv4 before IPv6, loopback last; without IPv6 link-local
-/// ones, which are meaningless on other hosts.
+/// Addresses of interfaces that are up, IPv4 before IPv6, loopback last; IPv6 link-local ones,
+/// which are meaningless on other hosts, are excluded.
 [[nodiscard]] std::vector<std::string> own_addresses();
 
 }  // namespace gtopk::bootstrap

@@ -21,7 +21,7 @@ namespace {
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-// The names in the standard.
+// These names are the standard's.
 constexpr const char* kServerVariable = "PMIX_NAMESPACE";
 constexpr const char* kTimeout = "pmix.timeout";
 constexpr const char* kRefreshCache = "pmix.get.refresh";
@@ -33,7 +33,7 @@ constexpr pmix::Status kErrNotFound = -46;
 
 /// Facts about the job are available before its processes start.
 constexpr seconds kJobFact{10};
-/// A server may wait for a key or say at once that it is not there; and one in a few dozen gets
+/// A server may wait for a key or report at once that it is missing; and one in a few dozen gets
 /// that arrive just before the key was never answered (OpenPMIx 5.0.11's server). So gets are
 /// short, and repeated.
 constexpr seconds kSlice{1};
@@ -94,7 +94,7 @@ struct PmixClient::Session {
   std::string why_not;
 
   Session() {
-    // Without it the library would look for another job's server on this host, and take tens of
+    // Without it, the library would look for another job's server on this host, and take tens of
     // milliseconds to find none.
     const char* const server = std::getenv(kServerVariable);
     if (server == nullptr || *server == '\0') {
@@ -113,7 +113,7 @@ struct PmixClient::Session {
   Session& operator=(Session&&) = delete;
   ~Session() {
     if (made_by != getpid()) {
-      static_cast<void>(client.release());  // the parent's connection
+      static_cast<void>(client.release());  // the parent owns the connection
     }
   }
 };
@@ -228,8 +228,8 @@ std::optional<std::string> PmixClient::find(std::uint32_t rank, std::string_view
   }
 }
 
-/// Empty if `at_most` passes first. A blocking PMIx get could block for ever; this one is
-/// abandoned, and owns what it uses.
+/// Empty if `at_most` passes first. A blocking PMIx get could block forever; this one is abandoned,
+/// and owns what it uses.
 std::optional<PmixClient::Answer> PmixClient::ask(std::uint32_t rank, std::string_view key,
                                                   transport::Duration at_most, Known known) {
   struct Question {
@@ -244,7 +244,7 @@ std::optional<PmixClient::Answer> PmixClient::ask(std::uint32_t rank, std::strin
   question->process = self_;
   question->process.rank = rank;
   question->key = key;
-  // Whole seconds; 0 would mean no limit.
+  // The limit is in whole seconds; 0 would mean no limit.
   const auto limit =
       std::clamp<seconds>(std::chrono::ceil<seconds>(at_most), seconds(1), std::chrono::hours(24));
   question->infos = {info(kTimeout, of(static_cast<int>(limit.count()))),
@@ -265,7 +265,7 @@ std::optional<PmixClient::Answer> PmixClient::ask(std::uint32_t rank, std::strin
   if (status != pmix::kSuccess) {
     return Answer(status, nullptr);
   }
-  static_cast<void>(owned.release());  // the callback's
+  static_cast<void>(owned.release());  // owned by the callback
   std::unique_lock lock(question->mutex);
   question->answered.wait_for(lock, std::min<transport::Duration>(at_most, limit),
                               [&] { return question->answer.has_value(); });

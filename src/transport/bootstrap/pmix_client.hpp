@@ -1,6 +1,6 @@
 // Bootstrap: this process as a client of the PMIx server that started it: its rank in the job, and
-// data exchanged by Put, Commit and Get. None of PMIx's collectives is called, so nobody waits for
-// a process that is not needed. It knows no group.
+// data exchanged by Put, Commit and Get. It calls none of PMIx's collectives, so no process waits
+// for one that is not needed. It knows no group.
 #pragma once
 
 #include <sys/types.h>
@@ -43,7 +43,7 @@ class PmixClient {
   [[nodiscard]] std::optional<std::uint32_t> local_rank();
   [[nodiscard]] std::optional<std::uint32_t> local_size();
 
-  /// Makes `bytes` known under `key` to every process of the job. A key is put once. Throws
+  /// Publishes `bytes` under `key` to every process of the job. Each key is put once. Throws
   /// Error{kBootstrap}.
   void put(std::string_view key, std::string_view bytes);
 
@@ -55,7 +55,7 @@ class PmixClient {
  private:
   struct Session;
   struct Answer;
-  /// This host's data on a rank; old: the rank may have put more since.
+  /// This host's data about a rank; old: the rank may have put more since.
   enum class Known : std::uint8_t { kGood, kOld };
 
   PmixClient();
@@ -68,7 +68,7 @@ class PmixClient {
   pmix::Process self_;
   std::uint32_t size_ = 0;
   std::string description_;
-  std::mutex mutex_;  ///< of put and commit, which are two calls
+  std::mutex mutex_;  ///< guards put and commit, which are two calls
 };
 
 }  // namespace gtopk::bootstrap

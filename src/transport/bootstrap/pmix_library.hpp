@@ -74,7 +74,7 @@ struct Library {
 };
 
 /// Loads libpmix.so.2, or the library GTOPK_PMIX_LIBRARY; it stays loaded. Throws Error{kBootstrap}
-/// saying what is missing.
+/// that says what is missing.
 [[nodiscard]] Library load();
 
 }  // namespace gtopk::bootstrap::pmix

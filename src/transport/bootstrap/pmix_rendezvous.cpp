@@ -25,11 +25,11 @@ namespace {
 constexpr std::string_view kRendezvous = "gtopk/rendezvous";  // a key in PMIx
 constexpr std::string_view kService = "gtopk/service";        // a key in the store
 
-/// Too many to be guessed.
+/// Enough bytes that they cannot be guessed.
 constexpr std::size_t kSecretBytes = 32;
 
-/// Where rank 0 serves, and the secret that distinguishes it from other listeners: hosts may share
-/// addresses, such as those of container bridges.
+/// Where rank 0 serves, and the secret that distinguishes it from other listeners, as hosts may
+/// share addresses, such as those of container bridges.
 struct Rendezvous {
   std::vector<Endpoint> ways;
   std::string secret;
@@ -61,12 +61,12 @@ Rendezvous decode(std::string_view bytes) {
   return rendezvous;
 }
 
-/// Rank 0's server, from the first call to the end of the process: what rank 0 has put cannot be
-/// changed, and ranks may meet again before rank 0 has left the previous meeting. At the end it
-/// waits for the others to leave.
+/// Rank 0's server, from the first call to the end of the process, because what rank 0 has put
+/// cannot be changed, and ranks may meet again before rank 0 has left the previous meeting. At the
+/// end it waits for the others to leave.
 class JobServer {
  public:
-  /// Returns where this process reaches it.
+  /// Returns the address at which this process reaches it.
   [[nodiscard]] static Rendezvous start(PmixClient& pmix, transport::Duration at_most) {
     static JobServer server;
     const std::scoped_lock lock(server.mutex_);
@@ -135,13 +135,13 @@ class PmixDirectory final : public Directory {
         }
       }
     } catch (const Error& error) {
-      store_failed_ = true;  // it ends with rank 0, PMIx does not
+      store_failed_ = true;  // the store ends with rank 0, PMIx does not
       transport::log().debug("{}", error.what());
     }
     return pmix_.find(rank_of(name), name, at_most);
   }
 
-  /// PMIx gets by rank, groups look up by name: each card travels with both.
+  /// PMIx gets by rank while groups look up by name, so each card is sent with both.
   std::vector<std::string> meet(const Presence& self, std::chrono::nanoseconds at_most) override {
     Presence labelled = self;
     labelled.card.clear();
@@ -180,7 +180,7 @@ class PmixDirectory final : public Directory {
   PmixClient& pmix_;
   std::shared_ptr<Directory> meetings_;
   std::atomic<bool> store_failed_{false};
-  std::mutex mutex_;  ///< guards what follows
+  std::mutex mutex_;  ///< guards the members below
   std::string own_name_;
   std::string own_address_;
   std::map<std::string, std::uint32_t, std::less<>> ranks_;  ///< in the job, by published name

@@ -1,5 +1,5 @@
 // Bootstrap: how ranks encode what others read: fields as "length:bytes", numbers as decimal
-// digits, all validated when read. It knows no record's fields.
+// digits, all validated when read. It does not know the fields of any record.
 #pragma once
 
 #include <cstddef>

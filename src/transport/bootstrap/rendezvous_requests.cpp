@@ -51,7 +51,7 @@ bool RendezvousServer::answer(Connection& connection, const RequestView& request
         bytes_kept_ += request.key.size() + sizeof(*number);
         ++keys_;
       }
-      // Unsigned arithmetic: a stranger's delta must not be able to overflow.
+      // The arithmetic is unsigned so that a stranger's delta cannot overflow.
       counter->second = static_cast<std::int64_t>(static_cast<std::uint64_t>(counter->second) +
                                                   static_cast<std::uint64_t>(*number));
       reply(connection, Result::kOk, encode_integer(counter->second));

@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::size_t kMaxRequest = kRequestHeader + kMaxKey + kMaxValue;
-/// When to look again after running out of descriptors for the next client.
+/// When to retry after running out of descriptors for the next client.
 constexpr milliseconds kAcceptPause{100};
 /// A connection silent for this long may be dropped if descriptors run out.
 constexpr std::chrono::seconds kSilence{1};
@@ -89,8 +89,8 @@ std::vector<pollfd> RendezvousServer::entries() const {
   const bool accepts = accepts_again_ <= steady_clock::now();
   entries.push_back({.fd = accepts ? listener_.socket_.get() : -1, .events = POLLIN, .revents = 0});
   for (const Connection& connection : connections_) {
-    // A client that waits for a key or does not take an answer is not read from: what is kept for
-    // it stays bounded, and its end is noticed all the same.
+    // A client that waits for a key or does not read an answer is not read from: what is kept for
+    // it stays bounded, and its end is still noticed.
     short events = connection.waiting_for.empty() ? POLLIN : POLLRDHUP;
     if (connection.has_unsent()) {
       events = POLLOUT | POLLRDHUP;
@@ -206,7 +206,7 @@ bool RendezvousServer::make_room() {
   if (drop_stranger(steady_clock::now() - kSilence)) {
     return true;
   }
-  if (accepts_again_ == TimePoint{}) {  // once
+  if (accepts_again_ == TimePoint{}) {  // logged once
     transport::log().warn(
         "the rendezvous cannot serve more than {} clients at a time: {}. Raise the limit of open "
         "files (ulimit -n) where rank 0 starts",
@@ -216,7 +216,7 @@ bool RendezvousServer::make_room() {
   return false;
 }
 
-/// Drops the oldest connection that has sent nothing valid, if it is older than this.
+/// Drops the oldest connection that has sent nothing valid, if it is older than `older_than`.
 bool RendezvousServer::drop_stranger(TimePoint older_than) {
   for (auto connection = connections_.begin(); connection != connections_.end(); ++connection) {
     if (connection->is_client || connection->since > older_than) {
@@ -284,7 +284,7 @@ void RendezvousServer::write_to(Connection& connection) {
   }
 }
 
-/// From now on it counts as a client.
+/// Counts the connection as a client from now on.
 void RendezvousServer::welcome(Connection& connection) {
   if (std::exchange(connection.is_client, true)) {
     return;
@@ -318,7 +318,7 @@ void RendezvousServer::answer_requests(Connection& connection) {
     }
   }
   std::size_t used = 0;
-  // One answer at a time: a client that does not read its answers gets no more of them.
+  // Send one answer at a time: a client that does not read its answers gets no more of them.
   while (connection.open && connection.waiting_for.empty() && !connection.has_unsent()) {
     RequestView request;
     const Parse parse = parse_request(std::string_view(connection.input).substr(used), request);

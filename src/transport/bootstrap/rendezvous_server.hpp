@@ -42,9 +42,9 @@ class RendezvousListener {
 /// Serves on its own thread until destroyed.
 class RendezvousServer {
  public:
-  /// Connections at a time that have not sent a valid request; the oldest are dropped first.
+  /// The most connections at a time without a valid request; the oldest are dropped first.
   static constexpr std::size_t kMaxStrangers = 1024;
-  /// Bytes of keys and values, including values that clients have still to read.
+  /// Bytes of keys and values, including values that clients have yet to read.
   static constexpr std::size_t kMaxKept = std::size_t{256} << 20U;
   /// Bytes of partial requests, over all connections.
   static constexpr std::size_t kMaxUnanswered = std::size_t{64} << 20U;
@@ -73,7 +73,7 @@ class RendezvousServer {
   [[nodiscard]] Load load() const;
 
  private:
-  /// Counts towards `kept` from construction until no client has to read it any more.
+  /// Counts towards `kept` from construction until no client has yet to read it.
   struct Value {
     Value(std::string_view content, std::atomic<std::size_t>& kept);
     Value(const Value&) = delete;
@@ -93,7 +93,7 @@ class RendezvousServer {
     std::string output;  ///< a short answer, or what precedes `value`
     std::shared_ptr<const Value> value;
     std::size_t sent = 0;                      ///< of the answer
-    std::string waiting_for;                   ///< key of a get that is not answered yet
+    std::string waiting_for;                   ///< key of an unanswered get
     TimePoint waits_until{};                   ///< of that get
     bool is_client = false;                    ///< has sent a whole request or proved itself
     std::optional<ServerHandshake> handshake;  ///< until it has proved that it knows the secret
@@ -113,7 +113,7 @@ class RendezvousServer {
   void write_to(Connection& connection);
   void answer_requests(Connection& connection);
   void welcome(Connection& connection);
-  /// False if it needs more input.
+  /// Returns false if it needs more input.
   [[nodiscard]] bool shake_hands(Connection& connection);
   [[nodiscard]] bool answer(Connection& connection, const RequestView& request);
   static void reply(Connection& connection, Result result, std::string_view value);
@@ -123,10 +123,11 @@ class RendezvousServer {
   void drop_closed();
 
   RendezvousListener listener_;
-  std::string secret_;  ///< empty: everybody is admitted
+  std::string secret_;  ///< empty: all clients are admitted
   Descriptor stop_;
   std::list<Connection> connections_;
-  std::atomic<std::size_t> bytes_kept_{0};  ///< before the values, which count themselves out of it
+  std::atomic<std::size_t> bytes_kept_{0};  ///< declared before the values, which subtract
+                                            ///< themselves from it
   std::unordered_map<std::string, std::shared_ptr<const Value>> values_;
   std::unordered_map<std::string, std::int64_t> counters_;
   std::size_t strangers_ = 0;
@@ -135,13 +136,13 @@ class RendezvousServer {
   std::atomic<std::size_t> connected_{0};
   std::atomic<std::uint64_t> rounds_{0};
   std::atomic<std::size_t> refused_{0};
-  TimePoint accepts_again_{};  ///< later than now while there is no descriptor for another client
+  TimePoint accepts_again_{};  ///< in the future while there is no descriptor for another client
 
-  std::mutex mutex_;  ///< of clients_
+  std::mutex mutex_;  ///< guards clients_
   std::condition_variable changed_;
   std::size_t clients_ = 0;
 
-  std::thread thread_;  ///< last: it uses all of the above
+  std::thread thread_;  ///< declared last, as it uses all of the above
 };
 
 }  // namespace gtopk::bootstrap

@@ -21,8 +21,8 @@ using std::chrono::steady_clock;
 using transport::Duration;
 using transport::TimePoint;
 
-/// Servers whose stores were destroyed while ranks were connected: such as have not left yet, or
-/// have joined again already, which this process is about to do.
+/// Servers whose stores were destroyed while ranks were connected that have not left yet, or have
+/// already joined again, as this process is about to do.
 class LeftServers {
  public:
   [[nodiscard]] static LeftServers& of_this_process() {
@@ -40,7 +40,7 @@ class LeftServers {
     left_.push_back({std::move(server), std::move(secret), at_most, steady_clock::now() + at_most});
   }
 
-  /// The one at that port, if there is one with that secret.
+  /// The server at that port with that secret, if any.
   [[nodiscard]] std::unique_ptr<RendezvousServer> take(std::uint16_t port,
                                                        const std::string& secret) {
     const std::scoped_lock lock(mutex_);
@@ -64,7 +64,7 @@ class LeftServers {
     TimePoint until;
   };
 
-  LeftServers() { static_cast<void>(transport::log()); }  // which must outlive it
+  LeftServers() { static_cast<void>(transport::log()); }  // the log must outlive it
   ~LeftServers() {
     forget_those_of_the_parent();
     for (const Left& each : left_) {
@@ -74,7 +74,7 @@ class LeftServers {
     }
   }
 
-  /// In a forked child: their threads are not there.
+  /// For a forked child, which has no threads of these servers.
   void forget_those_of_the_parent() {
     if (made_by_ == getpid()) {
       return;

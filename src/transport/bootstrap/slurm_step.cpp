@@ -12,15 +12,15 @@
 namespace gtopk::bootstrap {
 namespace {
 
-/// Steps that srun does not start (batch scripts, salloc's shells) have numbers from here on.
+/// Steps that srun does not start (batch scripts, salloc's shells) have numbers from this one on.
 constexpr std::uint32_t kFirstSpecialStep = 0xfffffff0U;
 
 constexpr std::uint64_t kFirstPort = 10000;
 constexpr std::uint64_t kPorts = 19000;  ///< up to torch's usual ones, 29400 and 29500
 constexpr std::uint64_t kStepsApart = 101;
 
-/// How other launchers number processes. Some of them start their helpers by srun, and their
-/// processes inherit the helpers' variables.
+/// How other launchers number processes. Some of them start helpers by srun, whose variables their
+/// processes inherit.
 struct LauncherVariables {
   const char* rank;
   const char* size;
@@ -79,13 +79,13 @@ std::optional<std::uint32_t> tasks_of(std::string_view counts, std::uint32_t nod
   return std::nullopt;
 }
 
-/// Whether srun started a step of which this process has the variables.
+/// Whether srun started a step whose variables this process has.
 bool has_step(const Variables& variables) {
   const auto step = variables("SLURM_STEP_ID");
   return step && number<std::uint32_t>(*step).value_or(0) < kFirstSpecialStep;
 }
 
-/// The variable by which another launcher numbers this process otherwise; null if none does.
+/// The variable by which another launcher numbers this process differently; null if none does.
 const char* other_rank(const Variables& variables) {
   for (const LauncherVariables& launcher : kOtherLaunchers) {
     const auto rank = variables(launcher.rank);
@@ -101,7 +101,7 @@ const char* other_rank(const Variables& variables) {
 
 std::string first_host(std::string_view hosts) {
   std::string first;
-  bool skipping = false;  // the rest of a bracket
+  bool skipping = false;  // in the rest of a bracket
   bool inside = false;
   for (const char letter : hosts) {
     if (letter == '[') {

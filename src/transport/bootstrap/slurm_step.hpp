@@ -1,5 +1,5 @@
-// Bootstrap: this process as a task of a Slurm step, by the variables that srun sets for it. Used
-// where no PMIx server started the process. It opens nothing.
+// Bootstrap: this process as a task of a Slurm step, from the variables that srun sets for it. Used
+// if no PMIx server started the process. It opens nothing.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ struct SlurmStep {
   std::string description;  ///< "Slurm step 17.0"
 };
 
-/// Nullopt for a process that is no task of srun's: also for one that a batch script or a shell of
-/// salloc starts by itself, whose environment speaks of the tasks that srun could start, and for a
-/// process that another launcher started as part of its own job. Throws Error{kBootstrap} naming
+/// Nullopt for a process that is not a task of srun's. This includes one that a batch script or a
+/// shell of salloc starts by itself, whose environment describes the tasks that srun could start,
+/// and one that another launcher started as part of its own job. Throws Error{kBootstrap} naming
 /// the variable that is missing or invalid.
 [[nodiscard]] std::optional<SlurmStep> slurm_step(const Variables& variables);
 

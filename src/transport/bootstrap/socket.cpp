@@ -56,7 +56,7 @@ int poll_time(TimePoint deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(rest.count(), 0, 60'000));
 }
 
-/// True if `events` come before the deadline.
+/// True if `events` occur before the deadline.
 bool await(int socket, short events, TimePoint deadline) {
   for (;;) {
     pollfd entry{.fd = socket, .events = events, .revents = 0};
@@ -120,7 +120,7 @@ Descriptor try_all_addresses(const Endpoint& endpoint, Duration patience, TimePo
     const int error = try_connect(*address, until, socket);
     reason = error != 0 ? error_text(error) : "";
     if (error == EMFILE || error == ENFILE) {
-      // No other address and no other moment is likely to help, and rank 0 is not to blame.
+      // Neither another address nor another moment is likely to help, and rank 0 is not to blame.
       reason = transport::descriptor_shortage(1);
       round.final = true;
     }

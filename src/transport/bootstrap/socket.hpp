@@ -61,14 +61,14 @@ struct Endpoint {
 /// Why a connection was refused.
 struct Refusal {
   std::string reason;
-  bool final = false;  ///< retrying cannot help: the wrong server answers there
+  bool final = false;  ///< retrying cannot help, as the wrong server answers there
 };
 using Greeting = std::function<std::optional<Refusal>(const Descriptor& socket, TimePoint end)>;
 
-/// Connects to the first of the addresses of one server to answer, in their order, retrying while
-/// nobody listens yet; an address that does not answer at all delays the others by a second at
-/// first. `greet` is called with each connection; if it refuses, the next address is tried. The
-/// socket is non-blocking. Throws Error{kBootstrap} with the result of each, at once if one refusal
+/// Connects to the first address of a server that answers, in their order, retrying while there is
+/// no listener yet. An address that does not answer at all initially delays the others by a second.
+/// `greet` is called with each connection; if it refuses, the next address is tried. The socket is
+/// non-blocking. Throws Error{kBootstrap} with the result of each address, at once if one refusal
 /// was final and no other address worked.
 [[nodiscard]] Descriptor connect_to(std::span<const Endpoint> ways, Duration at_most,
                                     const Greeting& greet = {});

@@ -1,5 +1,4 @@
-// Topology: sets of cores, as the kernel numbers them, and how people write them. It knows no
-// machine.
+// Topology: sets of cores, as the kernel numbers them, and their notation. It knows no machine.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace gtopk::topology {
 
-/// Ascending, none twice.
+/// Ascending, without duplicates.
 using Cores = std::vector<std::uint32_t>;
 
 [[nodiscard]] Cores common(const Cores& a, const Cores& b);
@@ -19,7 +18,7 @@ using Cores = std::vector<std::uint32_t>;
 /// "0-3,8"; "none".
 [[nodiscard]] std::string to_text(const Cores& cores);
 
-/// Of "0-3,8". Throws Error{kInvalidArgument} for anything else, and beyond core 65,535.
+/// Parses "0-3,8". Throws Error{kInvalidArgument} for anything else, and beyond core 65,535.
 [[nodiscard]] Cores cores_from(std::string_view text);
 
 }  // namespace gtopk::topology

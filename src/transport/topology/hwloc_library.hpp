@@ -1,7 +1,6 @@
 // Topology: the functions of hwloc 2 that the probe calls, from a library that is loaded when a
 // machine is probed, so that one wheel runs with and without it. Types and constants are those of
-// its headers, which the build needs; the binary interface of libhwloc.so.15 is that of all of
-// hwloc 2.
+// its headers, which the build needs; all of hwloc 2 has the binary interface of libhwloc.so.15.
 #pragma once
 
 #include <hwloc.h>

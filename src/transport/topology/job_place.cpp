@@ -16,7 +16,7 @@ struct LauncherVariables {
   const char* size;
   const char* needs;  ///< what else must be set
 };
-// Slurm sets its variables for batch scripts too, whose commands are no tasks.
+// Slurm also sets its variables for batch scripts, whose commands are not tasks.
 constexpr std::array kLaunchers = {
     LauncherVariables{"LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"},
     LauncherVariables{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -46,14 +46,14 @@ std::vector<std::string> parts(const std::string& text) {
   return found;
 }
 
-/// A setting of UCX's: GTOPK_UCX_<key> beats UCX_<key>.
+/// A UCX setting: GTOPK_UCX_<key> beats UCX_<key>.
 std::optional<std::string> ucx_setting(const Variables& variables, const std::string& key) {
   const auto ours = variables(("GTOPK_UCX_" + key).c_str());
   return ours ? ours : variables(("UCX_" + key).c_str());
 }
 
-/// Without UCX_TLS it is gtopk's choice, which has TCP alone. UCX's aliases and lists of what not
-/// to use may have more.
+/// Without UCX_TLS gtopk chooses, and chooses only TCP. UCX's aliases and exclusion lists may allow
+/// more.
 bool beyond_tcp(const Variables& variables) {
   static const std::set<std::string> kWithout = {
       "tcp",  "sm",    "shm",  "mm",   "posix",     "sysv",     "cma",

@@ -17,7 +17,7 @@
 namespace gtopk::topology {
 namespace {
 
-/// The bytes of an address, in the network's order.
+/// The bytes of an address, in network order.
 template <std::size_t Bytes, class Address>
 std::array<unsigned char, Bytes> bytes_of(const Address& address) {
   std::array<unsigned char, Bytes> bytes{};
@@ -26,7 +26,7 @@ std::array<unsigned char, Bytes> bytes_of(const Address& address) {
   return bytes;
 }
 
-/// "<address>/<bits of the mask>", where the address has no bit that the mask has not.
+/// "<address>/<bits of the mask>", where the address has no bits outside the mask.
 template <std::size_t Bytes>
 std::string network(int family, std::array<unsigned char, Bytes> address,
                     const std::array<unsigned char, Bytes>& mask) {

@@ -1,4 +1,4 @@
-// Topology: the networks to which this machine's interfaces belong, as the kernel tells them.
+// Topology: the networks to which this machine's interfaces belong, according to the kernel.
 #pragma once
 
 #include <sys/socket.h>
@@ -9,11 +9,11 @@
 
 namespace gtopk::topology {
 
-/// "10.1.0.0/16" of an address and a netmask; empty for what is neither IPv4 nor IPv6, and for
-/// addresses that every link has anew (169.254/16, fe80::/10).
+/// "10.1.0.0/16" from an address and a netmask; empty for anything but IPv4 and IPv6, and for
+/// addresses that are local to each link (169.254/16, fe80::/10).
 [[nodiscard]] std::string network_of(const sockaddr& address, const sockaddr& mask);
 
-/// By interface, those that are up.
+/// The networks of each interface that is up.
 [[nodiscard]] std::map<std::string, std::vector<std::string>> networks_here();
 
 }  // namespace gtopk::topology

@@ -19,13 +19,13 @@ namespace {
 
 constexpr const char* kVariable = "GTOPK_BIND";
 
-/// According to the kernel, which takes microseconds, where hwloc takes milliseconds.
+/// Asks the kernel, which takes microseconds, while hwloc takes milliseconds.
 bool one_node() {
   std::ifstream file("/sys/devices/system/node/online");
   std::string online;
   file >> online;
   try {
-    return online.empty() || cores_from(online).size() < 2;  // in the form of a list of cores
+    return online.empty() || cores_from(online).size() < 2;  // in the notation of a list of cores
   } catch (const Error&) {
     return false;
   }

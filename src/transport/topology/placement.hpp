@@ -15,7 +15,7 @@ namespace gtopk::topology {
 struct BindSetting {
   enum class Mode : std::uint8_t { kAuto, kNone, kCores };
   Mode mode = Mode::kAuto;
-  Cores cores{};  ///< of kCores
+  Cores cores{};  ///< for kCores
 };
 
 /// "auto", "none", or a list of cores, all of them among `allowed`; empty: auto. Throws
@@ -23,9 +23,9 @@ struct BindSetting {
 [[nodiscard]] BindSetting bind_setting(std::string_view text, const Cores& allowed);
 
 struct Placement {
-  Cores engine{};      ///< none: not bound
+  Cores engine{};      ///< empty: not bound
   std::string text{};  ///< "cores 0-15, node 0: eth0 is near cores 0-15"; "not bound: ..."
-  /// For UCX_NET_DEVICES, if the environment does not set it; empty: nothing.
+  /// For UCX_NET_DEVICES, if the environment does not set it; empty: leave it unset.
   std::string devices{};
   std::string why_devices{};
 };
@@ -33,12 +33,12 @@ struct Placement {
 /// GTOPK_BIND overrides the plan.
 [[nodiscard]] Placement placement(const BindSetting& setting, const Plan& plan);
 
-/// Of this process. hwloc is asked only where it could make a difference: with more than one NUMA
-/// node. Throws Error{kInvalidArgument} for a GTOPK_BIND that makes no sense.
+/// The placement of this process. hwloc is asked only if it could make a difference: with more than
+/// one NUMA node. Throws Error{kInvalidArgument} for an invalid GTOPK_BIND.
 [[nodiscard]] Placement placement_here();
 
-/// Binds the calling thread; a kernel that refuses is a line in the log. What the thread touches
-/// first lies, by the kernel's default policy, on its own node from then on.
+/// Binds the calling thread; if the kernel refuses, that is logged. By the kernel's default policy,
+/// memory that the thread touches first is on its own node from then on.
 void bind_this_thread(const Placement& placement);
 
 }  // namespace gtopk::topology

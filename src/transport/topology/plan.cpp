@@ -72,8 +72,8 @@ std::size_t share_of(const Topology& machine, const Numbers& all, std::size_t gp
   return best[before % best.size()];
 }
 
-/// Without a GPU: the NICs near the cores that this process may use, dealt to the host's ranks in
-/// blocks, as launchers deal out cores.
+/// Without a GPU: the NICs near the cores that this process may use, distributed to the host's
+/// ranks in blocks, as launchers distribute cores.
 std::size_t by_cores(const Topology& machine, const Numbers& all, const JobPlace& job,
                      std::string& why) {
   Numbers near;
@@ -128,7 +128,7 @@ void choose_nic(const Topology& machine, const JobPlace& job, Plan& made) {
   });
 }
 
-/// A network in which all of these have an address; empty: none.
+/// A network in which all of these have an address; empty if there is none.
 std::string common_network(const Topology& machine, const Numbers& nics) {
   for (const std::string& network : machine.nics[nics.front()].networks) {
     if (std::all_of(nics.begin(), nics.end(), [&](std::size_t each) {
@@ -141,7 +141,7 @@ std::string common_network(const Topology& machine, const Numbers& nics) {
   return {};
 }
 
-/// UCX is told only where any of the NICs would do: those of one network reach the same hosts.
+/// Sets UCX's devices only if any of the NICs would do: those of one network reach the same hosts.
 void tell_ucx(const Topology& machine, const JobPlace& job, Plan& made) {
   const Numbers all = candidates(machine, job);
   if (job.interfaces_set) {
@@ -163,7 +163,7 @@ void tell_ucx(const Topology& machine, const JobPlace& job, Plan& made) {
   }
 }
 
-/// The node that has most of these cores; the first one among equals.
+/// The node that has most of these cores; among equals, the first one.
 std::optional<std::uint32_t> node_of(const Topology& machine, const Cores& cores) {
   std::optional<std::uint32_t> best;
   std::size_t most = 0;

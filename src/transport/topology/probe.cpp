@@ -48,11 +48,11 @@ class Reader {
       throw failed("hwloc_topology_init");
     }
     topology_.reset(made);
-    // Cores that a cgroup forbids are kept: what is near them is not near the others.
+    // Cores that a cgroup forbids are kept: devices near them are not near the others.
     if (hwloc_.topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) != 0) {
       throw failed("hwloc_topology_set_flags");
     }
-    // Without it there are neither NICs nor GPUs.
+    // Without this there are neither NICs nor GPUs.
     hwloc_.topology_set_io_types_filter(made, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     // GPUs are recognised by PCI class. These components would start a driver to look for them.
     for (const char* const component : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"}) {
@@ -127,7 +127,7 @@ class Reader {
     return cores;
   }
 
-  /// Where in the machine a PCI device is.
+  /// The location of a PCI device in the machine.
   Device device(hwloc_obj_t pci, const Cores& everywhere) const {
     const hwloc_obj_attr_u::hwloc_pcidev_attr_s& at = pci->attr->pcidev;
     Device made;
@@ -146,7 +146,7 @@ class Reader {
     return made;
   }
 
-  /// An interface or an RDMA device; those of one card are merged into one NIC.
+  /// Adds an interface or an RDMA device; those of one card are merged into one NIC.
   void add_nic(hwloc_obj_t found, Topology& machine) const {
     const hwloc_obj_osdev_type_t type = found->attr->osdev.type;
     if (type != HWLOC_OBJ_OSDEV_NETWORK && type != HWLOC_OBJ_OSDEV_OPENFABRICS) {
@@ -180,7 +180,7 @@ class Reader {
   std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology_;
 };
 
-/// Up according to the kernel, or unknown.
+/// Whether it is up according to the kernel, or unknown to it.
 bool is_up(const std::string& interface) {
   std::ifstream file("/sys/class/net/" + interface + "/operstate");
   std::string state;
@@ -191,7 +191,7 @@ bool is_up(const std::string& interface) {
 }  // namespace
 
 Cores allowed_here() {
-  // As many as the kernel was built for, possibly more than fit in a cpu_set_t.
+  // The kernel may be built for this many, possibly more than fit in a cpu_set_t.
   constexpr std::size_t kMost = 65536;
   const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
       CPU_ALLOC(kMost), [](cpu_set_t* each) { CPU_FREE(each); });

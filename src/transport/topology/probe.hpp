@@ -1,4 +1,4 @@
-// Topology: what hwloc says of a machine, as the plain value that the plan reads. It decides
+// Topology: hwloc's description of a machine, as the plain value that the plan reads. It decides
 // nothing.
 #pragma once
 
@@ -8,13 +8,13 @@
 
 namespace gtopk::topology {
 
-/// This machine; `allowed` is the calling thread's mask, as mpirun, srun, taskset or a container's
-/// cgroup have set it. Without hwloc, or where it fails, nothing but `allowed` and `source`, which
-/// says why.
+/// This machine; `allowed` is the calling thread's mask, as set by mpirun, srun, taskset or a
+/// container's cgroup. Without hwloc, or if it fails, only `allowed` and `source` are set, and
+/// `source` says why.
 [[nodiscard]] Topology probe_this_machine();
 
-/// Another, of a file that `lstopo FILE.xml` wrote there (hwloc 2). Throws Error{kUnsupported}
-/// without hwloc, Error{kInvalidArgument} for a file that hwloc does not read.
+/// Another machine, from a file that `lstopo FILE.xml` wrote there (hwloc 2). Throws
+/// Error{kUnsupported} without hwloc, Error{kInvalidArgument} for a file that hwloc cannot read.
 [[nodiscard]] Topology probe_file(const std::string& path);
 
 /// The cores on which the calling thread may run.

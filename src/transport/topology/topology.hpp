@@ -1,6 +1,6 @@
-// Topology: what placing ranks on a machine needs to know of it: cores, NUMA nodes, NICs and GPUs,
-// and what is near what. A plain value: the probe makes it, of this machine or of a file, and the
-// plan reads it.
+// Topology: what must be known of a machine to place ranks on it: cores, NUMA nodes, NICs and GPUs,
+// and what is near what. A plain value that the probe makes, from this machine or a file, and the
+// plan reads.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Package {
 struct Node {
   std::uint32_t number = 0;
   std::uint64_t memory = 0;  ///< bytes
-  Cores cores{};             ///< none: memory alone
+  Cores cores{};             ///< empty: only memory
 };
 
 /// A NIC or a GPU.
@@ -27,18 +27,18 @@ struct Device {
   std::string name;    ///< the interface, or "GPU 0"
   std::string rdma{};  ///< the RDMA device on the same card
   std::string bus{};   ///< "0000:17:00.0"
-  Cores near{};        ///< all cores where the machine does not say
+  Cores near{};        ///< all cores if the machine does not say
   std::vector<std::uint64_t>
-      bridges{};   ///< above it, from the host bridge down; numbers of the probe's
-  bool up = true;  ///< of a NIC; a file does not say
-  /// Of a NIC: the networks of its addresses, "10.1.0.0/16"; a file does not say.
+      bridges{};   ///< above it, from the host bridge down; the probe's numbers
+  bool up = true;  ///< for a NIC; unknown from a file
+  /// For a NIC: the networks of its addresses, "10.1.0.0/16"; unknown from a file.
   std::vector<std::string> networks{};
 };
 
 struct Topology {
-  std::string source;  ///< "hwloc 2.9.0"; why nothing is known, where `cores` are none
-  Cores cores{};       ///< all of the machine
-  Cores allowed{};     ///< on which this process may run
+  std::string source;  ///< "hwloc 2.9.0"; or, if `cores` is empty, why nothing is known
+  Cores cores{};       ///< all cores of the machine
+  Cores allowed{};     ///< those on which this process may run
   std::vector<Package> packages{};
   std::vector<Node> nodes{};
   std::vector<Device> nics{};

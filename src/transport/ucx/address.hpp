@@ -18,8 +18,8 @@ namespace gtopk::transport {
 
 struct UcxAddress {
   PeerInfo process;
-  Tag key = 0;                    ///< that tags of messages to it are sent under; 0 in an address
-  std::vector<TcpAddress> tcp{};  ///< where the worker takes connections; none in a card
+  Tag key = 0;                    ///< the key of tags of messages to it; 0 in an address
+  std::vector<TcpAddress> tcp{};  ///< where the worker accepts connections; empty in a card
   std::string worker;             ///< UCX's own blob; empty in a card
 };
 

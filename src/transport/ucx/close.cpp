@@ -1,5 +1,5 @@
-// Transport over UCX: shutdown. Flush, close, log unreceived messages, then worker and context;
-// every step is bounded and keeps progressing, as a peer's flush may need ours.
+// Transport over UCX: shutdown. It flushes, closes, logs unreceived messages, then ends worker and
+// context. Every step is bounded and keeps progressing, as a peer's flush may need ours.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -16,7 +16,7 @@ using std::chrono::steady_clock;
 // The least time for the steps that need no peer, even if close() is given none.
 constexpr Duration kLocalStep = std::chrono::milliseconds(200);
 
-// A sleep, as a peer that shares the core has something to do, too.
+// Sleep between checks, as a peer that shares the core has work to do, too.
 constexpr Duration kBetweenLooks = std::chrono::microseconds(20);
 
 bool done(ucs_status_ptr_t request) {
@@ -47,8 +47,8 @@ void UcxTransport::close(Duration at_most) {
   context_.close();
 }
 
-/// Starts with the own rank, then goes on from there, so that not all ranks turn to the same peer
-/// at once.
+/// Starts with this rank and continues from there, so that not all ranks turn to the same peer at
+/// once.
 std::vector<UcxEndpoint*> UcxTransport::in_closing_order() {
   std::vector<UcxEndpoint*> order;
   for (UcxEndpoint& endpoint : endpoints_) {
@@ -81,7 +81,7 @@ void UcxTransport::flush_all(TimePoint deadline) {
     log().warn("{} of {} connections still had messages on their way at the end of close's time",
                left, flushes.size());
   }
-  // UCX frees an unfinished one when the endpoint is closed by force, which completes it.
+  // UCX frees an unfinished flush when the endpoint is closed by force, which completes it.
   std::for_each(flushes.begin(), flushes.end(), [](auto flush) { ucp_request_free(flush); });
 }
 
@@ -90,7 +90,7 @@ void UcxTransport::close_all(TimePoint deadline) {
     end(*endpoint);
   }
   for (UcxEndpoint& endpoint : endpoints_) {
-    // Abandoned in the middle of a message, and left open until now.
+    // It was abandoned in the middle of a message, and left open until now.
     endpoint.begin_close(closing_);
   }
   while ((!closing_.empty() || half_arrived_) && steady_clock::now() < deadline) {
@@ -98,7 +98,8 @@ void UcxTransport::close_all(TimePoint deadline) {
       worker_.rest(kBetweenLooks);
     }
   }
-  while (worker_.progress() && steady_clock::now() < deadline) {  // what the ends still have to do
+  while (worker_.progress() && steady_clock::now() < deadline) {  // the remaining work of the ended
+                                                                  // endpoints
   }
 }
 
@@ -107,8 +108,8 @@ void UcxTransport::drop_unmatched(TimePoint deadline) {
   int count = 0;
   unexpected_.drop_all([&](Tag tag, std::size_t bytes) {
     if (kind_of(tag) == TagKind::kControl) {
-      // A goodbye, for example, of a peer that leaves at the same time, or that this process never
-      // talked to: nothing is left here that it could matter to.
+      // This may be the goodbye of a peer that leaves at the same time, or that this process never
+      // communicated with; nothing is left here that it could affect.
       const auto sender = std::ranges::find_if(
           endpoints_, [&](const auto& each) { return control_tag(each.info().identity) == tag; });
       log().debug("nobody received a notice from {}, which is harmless when leaving",

@@ -25,29 +25,29 @@ namespace {
 /// Below this, /dev/shm may be too small for a host's ranks.
 constexpr std::uint64_t kRoomForPosix = std::uint64_t{1} << 30U;
 
-/// Shared memory without its third part, cma: it has no error handling, so that UCX would only
-/// probe it. POSIX's only where /dev/shm has room: each rank takes 4.2 MiB of it, which a
-/// container's usual 64 MiB have for fifteen. System V's has no such limit.
+/// Shared memory without its third part, cma, which has no error handling, so that UCX would only
+/// probe it. POSIX is included only if /dev/shm has space: each rank takes 4.2 MiB of it, and a
+/// container's usual 64 MiB suffice for fifteen. System V has no such limit.
 const char* default_transports() {
   return posix_room() < kRoomForPosix ? "tcp,sysv,self" : "tcp,posix,sysv,self";
 }
 
-// Measured in docs/ucx.md.
+// docs/ucx.md has the measurements.
 constexpr std::array<std::pair<const char*, const char*>, 7> kDefaults = {{
     // Without it, error mode PEER silently moves shared-memory traffic to TCP on loopback.
     {"MM_ERROR_HANDLING", "y"},
-    // Else UCX takes buffers from the heap where there is no room for shared memory, and the peer
-    // that writes to them is ended by a signal.
+    // Otherwise UCX takes buffers from the heap when there is no space for shared memory, and a
+    // signal ends the peer that writes to them.
     {"POSIX_ALLOC", "md"},
     {"SYSV_ALLOC", "md"},
-    // Room for 256 KiB and a header in one segment: what fits is sent in one piece, four times as
+    // This holds 256 KiB and a header in one segment: what fits is sent in one piece, four times as
     // fast as with 64K.
     {"TCP_TX_SEG_SIZE", "272K"},
     {"TCP_RX_SEG_SIZE", "272K"},  // never below the sender's
     // A blocking connect stops progress for every other peer; and if it is reset before its first
-    // message, UCX 1.22 destroys an endpoint that it goes on using.
+    // message, UCX 1.22 destroys an endpoint that it continues to use.
     {"TCP_CONN_NB", "y"},
-    // Half a minute until a host that drops packets is reported, instead of two.
+    // A host that drops packets is then reported after half a minute instead of two.
     {"TCP_SYN_CNT", "4"},
 }};
 
@@ -115,8 +115,8 @@ bool takes_devices(DevicePointers said, bool known, std::string_view tls, bool s
   if (said != DevicePointers::kAuto) {
     return said != DevicePointers::kNever;
   }
-  // Between processes of one host UCX maps a device's memory (cuda_ipc); between hosts an RDMA card
-  // can read it. Over TCP UCX would copy it piece by piece.
+  // Between processes of one host UCX maps device memory (cuda_ipc); between hosts an RDMA card can
+  // read it. Over TCP UCX would copy it piece by piece.
   static constexpr std::array<std::string_view, 3> kOnHost = {"all", "cuda", "cuda_ipc"};
   static constexpr std::array<std::string_view, 10> kBetweenHosts = {
       "all", "ib", "rc", "rc_v", "rc_x", "rc_verbs", "rc_mlx5", "dc", "dc_x", "dc_mlx5"};
@@ -137,7 +137,7 @@ UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& pro
   throw_unless_ok(ucp_config_read("GTOPK", nullptr, &config), "reading UCX's configuration");
   config_.reset(config);
   read_environment();
-  // It is for gtopk alone, so it beats UCX_TCP_PORT_RANGE.
+  // It applies only to gtopk, so it beats UCX_TCP_PORT_RANGE.
   if (const std::string ports = ports_of_environment();
       !ports.empty() && value("TCP_PORT_RANGE").empty()) {
     apply("TCP_PORT_RANGE", ports, "GTOPK_PORTS");
@@ -154,8 +154,8 @@ UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& pro
   }
 }
 
-/// UCX reads UCX_<KEY> by itself, but GTOPK_UCX_<KEY> only in its upper layer: it would miss TCP's
-/// segment sizes, for example. So those are passed on here.
+/// UCX reads UCX_<KEY> itself, but GTOPK_UCX_<KEY> only in its upper layer, so it would miss TCP's
+/// segment sizes, for example. This passes them on.
 void UcxConfig::read_environment() {
   constexpr std::string_view kPrefix = "GTOPK_UCX_";
   for (char** variable = environ; *variable != nullptr; ++variable) {

@@ -14,49 +14,51 @@ namespace gtopk::transport {
 
 /// One setting's value and where it comes from.
 struct Setting {
-  std::string key;  ///< without UCX_ in front
+  std::string key;  ///< without the UCX_ prefix
   std::string value;
   std::string source;  ///< "default", "program", or the environment variable
 };
 
-/// What GTOPK_CONNECTIONS says; 1 where it is not set. Throws Error{kInvalidArgument} unless that
-/// is a number of 1 to kMostConnections.
+/// The value of GTOPK_CONNECTIONS; 1 if it is not set. Throws Error{kInvalidArgument} unless it is
+/// a number from 1 to kMostConnections.
 [[nodiscard]] std::uint32_t connections_of_environment();
 
-/// What GTOPK_PORTS says, as UCX writes it ("40000-40015"); empty where it is not set. Throws
-/// Error{kInvalidArgument} unless that is a range of ports, or one port.
+/// The value of GTOPK_PORTS in UCX's notation ("40000-40015"); empty if it is not set. Throws
+/// Error{kInvalidArgument} unless it is a range of ports, or one port.
 [[nodiscard]] std::string ports_of_environment();
 
-/// Whether device memory is handed to UCX (GTOPK_DEVICE_POINTERS).
+/// Whether device memory is passed to UCX (GTOPK_DEVICE_POINTERS).
 enum class DevicePointers : std::uint8_t {
-  kAuto,    ///< where UCX knows such memory, and reaches the peer over more than TCP
+  kAuto,    ///< if UCX knows such memory, and reaches the peer over more than TCP
   kNever,   ///< "0"
   kAlways,  ///< "1"
   kAsHost   ///< "host": always, as the host's memory
 };
-/// What the variable says; kAuto where it is not set. Throws Error{kInvalidArgument}.
+/// The variable's value; kAuto if it is not set. Throws Error{kInvalidArgument}.
 [[nodiscard]] DevicePointers device_pointers_of_environment();
 
-/// The rule. `known`: UCX knows such memory; `tls`: its UCX_TLS; `same_host`: as the peer.
+/// The rule. `known`: UCX knows such memory; `tls`: its UCX_TLS; `same_host`: the peer's is this
+/// host.
 [[nodiscard]] bool takes_devices(DevicePointers said, bool known, std::string_view tls,
                                  bool same_host);
 
 class UcxConfig {
  public:
-  /// Reads the environment, then the program's settings and the defaults for what it leaves unset.
-  /// Throws Error{kTransport} for a setting that UCX rejects.
+  /// Reads the environment, then the program's settings and the defaults for what the environment
+  /// leaves unset. Throws Error{kTransport} for a setting that UCX rejects.
   explicit UcxConfig(const std::vector<std::pair<std::string, std::string>>& program);
 
   [[nodiscard]] const ucp_config_t* get() const { return config_.get(); }
   [[nodiscard]] const std::vector<Setting>& settings() const { return settings_; }
   /// The effective value of one of the settings above; empty if not set.
   [[nodiscard]] std::string value(const std::string& key) const;
-  /// UCX_NET_DEVICES, whoever has set it; empty if nobody has.
+  /// UCX_NET_DEVICES, from whatever source; empty if it is not set.
   [[nodiscard]] std::string network_devices() const;
-  /// The ports at which UCX may take connections, and who says so: "GTOPK_PORTS=40000-40015";
-  /// empty if nobody does.
+  /// The ports at which UCX may accept connections, and their source: "GTOPK_PORTS=40000-40015";
+  /// empty if they are not set.
   [[nodiscard]] std::string said_of_ports() const;
-  /// What decides which transports and devices there are: "UCX_TLS=tcp,self (GTOPK_UCX_TLS)".
+  /// The setting that decides which transports and devices there are: "UCX_TLS=tcp,self
+  /// (GTOPK_UCX_TLS)".
   [[nodiscard]] std::string said_of_transports() const;
 
  private:

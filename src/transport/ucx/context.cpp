@@ -19,11 +19,11 @@
 namespace gtopk::transport {
 namespace {
 
-/// What UCX opens when it starts, and per network interface. Measured: 11, and 2 or 3.
+/// Descriptors that UCX opens when it starts, and per network interface. Measured: 11, and 2 or 3.
 constexpr std::size_t kDescriptorsAtStart = 16;
 constexpr std::size_t kDescriptorsPerInterface = 3;
 
-/// At most: it uses those that are up.
+/// An upper bound: UCX uses those that are up.
 std::size_t count_interfaces(const UcxConfig& config) {
   const std::string named = config.network_devices();
   if (!named.empty() && named != "all") {
@@ -38,7 +38,7 @@ std::size_t count_interfaces(const UcxConfig& config) {
   return count;
 }
 
-/// Without enough of them UCX may end the process by a signal.
+/// Without enough descriptors UCX may end the process by a signal.
 void check_descriptors(const UcxConfig& config) {
   const std::size_t needed = kDescriptorsAtStart + DescriptorReserve::kSize +
                              kDescriptorsPerInterface * count_interfaces(config);

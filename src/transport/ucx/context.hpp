@@ -13,8 +13,8 @@ namespace gtopk::transport {
 
 class UcxContext {
  public:
-  /// Throws Error{kUnsupported} if the loaded UCX is older than the headers, or needs more room per
-  /// request than a Request has; Error{kTransport} if UCX cannot start.
+  /// Throws Error{kUnsupported} if the loaded UCX is older than the headers, or needs more storage
+  /// per request than a Request has; Error{kTransport} if UCX cannot start.
   explicit UcxContext(const UcxConfig& config);
 
   [[nodiscard]] ucp_context_h get() const { return context_.get(); }
@@ -22,10 +22,10 @@ class UcxContext {
   [[nodiscard]] const std::string& library() const { return library_; }
   /// Bytes of UCX's own request, in front of the pointer that is passed to it.
   [[nodiscard]] std::size_t request_size() const { return request_size_; }
-  /// Whether UCX, with the transports it was given, reads and writes memory of CUDA devices.
+  /// Whether UCX, with the transports it was given, can read and write memory of CUDA devices.
   [[nodiscard]] bool knows_cuda() const { return knows_cuda_; }
   void close() { context_.reset(); }
-  /// Leaks the context without touching UCX: for a process forked from the one that made it.
+  /// Leaks the context without touching UCX, for a process forked from the one that made it.
   void abandon() { static_cast<void>(context_.release()); }
 
  private:

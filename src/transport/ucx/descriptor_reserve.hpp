@@ -8,7 +8,7 @@ namespace gtopk::transport {
 
 class DescriptorReserve {
  public:
-  /// Enough for two or three connections: the peers that hear of a failure pass it on.
+  /// Enough for two or three connections; the peers that hear of a failure pass it on.
   static constexpr unsigned kSize = 16;
 
   DescriptorReserve() { fill(); }
@@ -19,9 +19,9 @@ class DescriptorReserve {
   ~DescriptorReserve() { release(); }
 
   [[nodiscard]] bool is_full() const { return held_.size() == kSize; }
-  /// Opens what is missing, as far as there are any.
+  /// Opens the missing ones, as far as possible.
   void fill();
-  /// Gives all to whoever opens a file next.
+  /// Releases all of them for the next opens.
   void release();
 
  private:

@@ -14,8 +14,8 @@
 namespace gtopk::transport {
 namespace {
 
-// From the end of one of several connections to a peer to that of the last, where it leaves or
-// dies.
+// The time from the end of the first to that of the last of several connections to a peer that
+// leaves or dies.
 constexpr Duration kOthersFollow = std::chrono::seconds(1);
 
 }  // namespace

@@ -21,7 +21,7 @@ class PendingRequests {
  public:
   [[nodiscard]] bool empty() const { return first_ == nullptr; }
   [[nodiscard]] bool any_receive() const;
-  /// Whether there is any except receives that do not connect, which may wait forever.
+  /// Whether there are any, except receives that do not connect, which may wait forever.
   [[nodiscard]] bool any_awaited() const;
   [[nodiscard]] Request* first() const { return first_; }
   void add(Request& request);
@@ -55,14 +55,14 @@ class UcxEndpoint {
   ~UcxEndpoint() = default;  // ends with its worker, unless begin_close was called before
 
   [[nodiscard]] const PeerInfo& info() const { return address_.process; }
-  /// What the peer takes for `tag`, and no other process.
+  /// The tag under which this peer, and no other process, accepts `tag`.
   [[nodiscard]] Tag sealed(Tag tag) const { return tag ^ address_.key; }
   [[nodiscard]] State state() const { return state_; }
-  /// Of the connection of that number, modulo how many there are.
+  /// The handle of the connection of that number, modulo how many there are.
   [[nodiscard]] ucp_ep_h handle(std::uint32_t connection) const {
     return handles_[connection % handles_.size()];
   }
-  /// None before it connects.
+  /// 0 before it connects.
   [[nodiscard]] std::uint32_t connections() const {
     return static_cast<std::uint32_t>(handles_.size());
   }
@@ -75,11 +75,11 @@ class UcxEndpoint {
   }
   [[nodiscard]] const std::vector<TcpAddress>& tcp_addresses() const { return address_.tcp; }
 
-  /// Connects an unconnected endpoint, whose address must be known: so many times where that is by
+  /// Connects an unconnected endpoint, whose address must be known: `connections` times if it is by
   /// TCP, else once. False if it cannot even begin.
   [[nodiscard]] bool connect(const UcxWorker& worker, const HostIdentity& here,
                              std::uint32_t connections);
-  /// Sends want every connection, receives any.
+  /// Sends need every connection, receives need any.
   [[nodiscard]] bool usable(bool for_receives) const {
     return state_ == State::kConnected && (failure_ == UCS_OK || (for_receives && !broke()));
   }
@@ -87,26 +87,27 @@ class UcxEndpoint {
   /// "posix/memory, tcp/eth0": what UCX has chosen for it; empty before it connects.
   [[nodiscard]] const std::string& lanes() const { return lanes_; }
   [[nodiscard]] bool shares_memory() const { return shares_memory_; }
-  /// UCX could not begin to connect, as neither end has what the other needs.
+  /// Whether UCX could not begin to connect because neither end has what the other needs.
   [[nodiscard]] bool has_no_route() const { return failure_ == UCS_ERR_UNREACHABLE; }
   /// Whether the peer's messages end this process's sleep. Shared memory itself has no wake-ups,
   /// and those that UCX sends with it do not cross network namespaces.
   [[nodiscard]] bool wakes() const { return wakes_; }
-  /// Nothing of what the peer sent can still arrive: its connection or its process is gone. An
-  /// endpoint that was given up on does not say so, as the peer's end of it may be open.
+  /// Whether nothing that the peer sent can still arrive, because its connection or its process is
+  /// gone. False for an endpoint that was given up, as the peer's end of it may be open.
   [[nodiscard]] bool cut_off() const {
     return process_ended_ || (failure_ != UCS_OK && !shares_memory_ && all_failed());
   }
 
-  /// The peer's process is no more, and what it sent has been taken up: the endpoint breaks.
+  /// The peer's process has ended, and what it sent has been received: the endpoint breaks.
   void process_has_ended();
   [[nodiscard]] bool process_ended() const { return process_ended_; }
 
-  /// UCX has reported a failure that nobody has acted on yet. Of several connections all have
-  /// failed, as they do one after the other when the peer leaves or dies, or one has for a while:
-  /// what the others still bring, such as a goodbye, comes first.
+  /// Whether UCX has reported a failure that has not been handled yet. If there are several
+  /// connections, all must have failed, as they do one after the other when the peer leaves or
+  /// dies, or one must have failed a while ago: what the others still bring, such as a goodbye,
+  /// comes first.
   [[nodiscard]] bool broke() const;
-  /// Some of its connections have failed, and it is not broken yet.
+  /// Whether some of its connections have failed, but it is not broken yet.
   [[nodiscard]] bool half_broken() const {
     return state_ == State::kConnected && failure_ != UCS_OK && !broke();
   }
@@ -114,18 +115,18 @@ class UcxEndpoint {
 
   /// Starts flushing; adds those of UCX's three-way statuses that are requests.
   void begin_flush(std::vector<ucs_status_ptr_t>& flushes);
-  /// From here on nothing new is posted.
+  /// From now on nothing new is posted.
   void mark_ended();
-  /// Force-closes an ended endpoint, which completes its sends; adds likewise.
+  /// Force-closes an ended endpoint, which completes its sends; adds requests likewise.
   void begin_close(std::vector<ucs_status_ptr_t>& closing);
 
   PendingRequests pending;
   std::vector<HeldSend> held;  ///< oldest first; pending too
   bool asked = false;          ///< its address is being looked up
   bool reached = false;        ///< a message has been sent or received
-  std::string unreachable;     ///< why no connection could be begun, last time
+  std::string unreachable;     ///< why the last attempt to connect could not begin
   bool departure_expected = false;
-  bool lost = false;  ///< it ended without a departure, and the peer's process may live on
+  bool lost = false;  ///< it ended without a departure, and the peer's process may be alive
   TimePoint ended_at{};
 
  private:
@@ -137,12 +138,12 @@ class UcxEndpoint {
   UcxAddress address_;
   bool& attention_;
   std::vector<ucp_ep_h> handles_;  ///< one for each connection
-  std::size_t failed_ = 0;         ///< of them
-  TimePoint failed_at_{};          ///< the first
+  std::size_t failed_ = 0;         ///< the number of failed ones
+  TimePoint failed_at_{};          ///< when the first one failed
   State state_ = State::kUnconnected;
   std::string lanes_;
   bool shares_memory_ = false;
-  bool streams_ = false;  ///< by TCP
+  bool streams_ = false;  ///< whether it uses TCP
   bool wakes_ = true;
   bool process_ended_ = false;
   ucs_status_t failure_ = UCS_OK;

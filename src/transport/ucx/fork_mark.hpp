@@ -1,5 +1,5 @@
 // Transport over UCX: tells a process from its forked copies without a system call, as every
-// message asks. A byte lies in memory that the kernel fills with zeros in a forked child.
+// message checks. A byte lies in memory that the kernel fills with zeros in a forked child.
 #pragma once
 
 #include <sys/types.h>
@@ -17,12 +17,12 @@ class ForkMark {
   ForkMark& operator=(ForkMark&&) = delete;
   ~ForkMark();
 
-  /// Whether the calling process is the one that made this, and no fork of it.
+  /// Whether the calling process made this, and is not a fork of the one that did.
   [[nodiscard]] bool made_here() const;
 
  private:
   pid_t made_by_;
-  /// Null where the kernel knows no such memory (Linux before 4.14); then the pid is compared.
+  /// Null if the kernel has no such memory (Linux before 4.14); then the pid is compared.
   void* page_ = nullptr;
   std::size_t bytes_;
 };

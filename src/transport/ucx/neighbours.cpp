@@ -15,7 +15,7 @@
 namespace gtopk::transport {
 namespace {
 
-// Glibc has a function for it since 2.36. The descriptor closes on exec.
+// glibc has a function for this since 2.36. The descriptor closes on exec.
 int open_process(pid_t process) { return static_cast<int>(syscall(SYS_pidfd_open, process, 0)); }
 
 bool is_readable(int process) {
@@ -23,8 +23,8 @@ bool is_readable(int process) {
   return poll(&entry, 1, 0) > 0;
 }
 
-/// Whether the process that the descriptor was opened for by its pid has ended. The pid may have
-/// been reused by another process before.
+/// Whether the process that the descriptor was opened for, by its pid, has ended. The pid may have
+/// been reused by another process before that.
 bool is_over(int descriptor, const PeerInfo& process, std::uint64_t started) {
   return is_readable(descriptor) || (started != 0 && started != process.place.started);
 }
@@ -91,7 +91,7 @@ bool Neighbours::has_ended(const PeerInfo& process) const {
 
 void Neighbours::forget(PeerId peer) {
   if (const auto entry = watched_.find(peer); entry != watched_.end()) {
-    // Deleted explicitly: a forked child may hold a copy, and then closing ours does not end the
+    // Delete it explicitly: a forked child may hold a copy, and then closing ours does not end the
     // watch.
     epoll_ctl(all_, EPOLL_CTL_DEL, entry->second, nullptr);
     close(entry->second);

@@ -1,7 +1,7 @@
 // Transport over UCX: detects the death of peers on this machine through the kernel. Shared memory
 // itself does not signal it: UCX checks every 20 s whether the process still exists, and counts a
-// zombie as alive. So we open a pidfd of the process, which becomes readable when it ends. It knows
-// no endpoint.
+// zombie as alive. So this opens a pidfd of the process, which becomes readable when it ends. It
+// knows no endpoint.
 #pragma once
 
 #include <unordered_map>
@@ -26,7 +26,7 @@ class Neighbours {
   [[nodiscard]] bool watch(PeerId peer, const PeerInfo& process);
   /// Idempotent.
   void forget(PeerId peer);
-  /// Whether a process that may or may not be watched has ended, as far as it can be seen.
+  /// Whether a process, watched or not, has ended, as far as can be seen.
   [[nodiscard]] bool has_ended(const PeerInfo& process) const;
 
   /// For polling: readable when a watched process has ended. -1 if there is none.
@@ -38,7 +38,7 @@ class Neighbours {
   [[nodiscard]] bool visible(const PeerInfo& process) const;
 
   const PeerInfo& self_;
-  int all_ = -1;  ///< epoll's
+  int all_ = -1;  ///< the epoll descriptor
   std::unordered_map<PeerId, int> watched_;
 };
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr Duration kShortestPause = std::chrono::milliseconds(1);
 constexpr Duration kLongestPause = std::chrono::seconds(1);
-/// UCX's set has one set for each network interface, which has the sockets.
+/// UCX's set contains one set for each network interface, which contains the sockets.
 constexpr int kNesting = 2;
 
 // The functions below run in a forked child: no allocation, no locks.
@@ -55,9 +55,9 @@ int open_description(int descriptor) {
   return open(path.data(), O_RDONLY | O_CLOEXEC);
 }
 
-/// As fstat(), for which ThreadSanitizer treats a descriptor as memory that the thread which opened
-/// it has written, and the one which closes it will: it knows neither the epoll set nor the
-/// directory through which this thread found it.
+/// Like fstat(), for which ThreadSanitizer treats a descriptor as memory written by the threads
+/// that open and close it. It knows neither the epoll set nor the directory through which this
+/// thread found it.
 bool read_facts(int descriptor, struct stat& facts) {
   return fstatat(descriptor, "", &facts, AT_EMPTY_PATH) == 0;
 }
@@ -67,9 +67,9 @@ bool is_file(int descriptor, ino_t inode, struct stat& facts) {
   return read_facts(descriptor, facts) && facts.st_ino == inode;
 }
 
-/// Calls `visit` with each of this process's descriptors in the epoll set `set`, and with those of
-/// the sets inside it. A forked child shares its parent's set, which may list what the parent has
-/// opened meanwhile.
+/// Calls `visit` with each of this process's descriptors in the epoll set `set`, and in the sets
+/// inside it. A forked child shares its parent's set, which may list what the parent has opened
+/// meanwhile.
 template <typename Visit>
 void visit_members(int set, int nesting, const Visit& visit) {
   const int file = open_description(set);
@@ -102,7 +102,7 @@ void visit_members(int set, int nesting, const Visit& visit) {
   close(file);
 }
 
-// From here on: the process itself.
+// From here on, the functions run in the process itself.
 
 void close_on_exec(int descriptor) { fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
 
@@ -130,9 +130,8 @@ void visit_listeners(const Visit& visit) {
   }
 }
 
-/// The sets of all workers of this process, for the fork() handler, which takes no argument.
-/// Without a lock: a fork must not wait for a thread that starts a worker, which may wait for the
-/// fork.
+/// The sets of all workers of this process, for the fork() handler, which takes no argument. There
+/// is no lock: a fork must not wait for a thread that starts a worker, which may wait for the fork.
 constexpr std::size_t kWorkers = 256;
 std::array<std::atomic<const OwnSockets*>, kWorkers> of_this_process{};
 
@@ -157,7 +156,7 @@ OwnSockets::OwnSockets(int event_descriptor, const std::vector<ino_t>& before,
     : event_descriptor_(event_descriptor) {
   close_on_exec(event_descriptor);
   visit_listeners([&](int descriptor, ino_t inode, const TcpAddress& tcp) {
-    // Another thread may have started listening meanwhile, for something else.
+    // Another thread may have started listening meanwhile, for another purpose.
     const in_port_t port = htons(tcp.port);
     const std::string_view bytes(reinterpret_cast<const char*>(&port), sizeof(port));
     if (std::find(before.begin(), before.end(), inode) == before.end() &&

@@ -4,9 +4,9 @@
 // epoll set.
 //
 // A forked child closes them before fork() returns in it; it cannot use UCX anyway. A program that
-// this process starts otherwise (posix_spawn, vfork) inherits none that is marked close-on-exec,
-// which happens within a millisecond of a connection made here, and within a second of one
-// accepted.
+// this process starts in another way (posix_spawn, vfork) inherits none that is marked
+// close-on-exec. They are marked within a millisecond of a connection made here, and within a
+// second of one accepted.
 #pragma once
 
 #include <sys/types.h>
@@ -24,8 +24,9 @@ namespace gtopk::transport {
 
 class OwnSockets {
  public:
-  /// Those that worker polls through `event_descriptor`, and the listeners that `before` its making
-  /// did not have and that its `address` names. A child forked while this exists closes them.
+  /// Covers the sockets that worker polls through `event_descriptor`, and the listeners that its
+  /// `address` names and that did not exist `before` it was made. A child forked while this exists
+  /// closes them.
   OwnSockets(int event_descriptor, const std::vector<ino_t>& before, std::string_view address);
   OwnSockets(const OwnSockets&) = delete;
   OwnSockets& operator=(const OwnSockets&) = delete;
@@ -33,11 +34,11 @@ class OwnSockets {
   OwnSockets& operator=(OwnSockets&&) = delete;
   ~OwnSockets();
 
-  /// A connection is being made: look soon, and again until it must exist.
+  /// A connection is being made: checks soon, and again until it must exist.
   void expect_another() { pause_ = {}; }
-  /// Marks the sockets found as close-on-exec, if it is time to look. Too slow for every message.
+  /// Marks the sockets found as close-on-exec, if a check is due. Too slow for every message.
   void mark(TimePoint now);
-  /// Where UCX takes connections.
+  /// Where UCX accepts connections.
   [[nodiscard]] std::vector<TcpAddress> addresses() const;
   /// Whether a listener had been closed when mark() last looked.
   [[nodiscard]] bool has_lost_listener() const { return lost_listener_; }

@@ -13,7 +13,7 @@
 namespace gtopk::transport {
 namespace {
 
-// A socket or two, a timer, and those that UCX opens for a moment.
+// A socket or two, a timer, and descriptors that UCX opens briefly.
 constexpr std::size_t kDescriptorsOfConnection = 7;
 
 /// Hosts that answer at all do so in a few milliseconds.
@@ -35,7 +35,7 @@ PeerId UcxTransport::add_peer(std::string_view blob) {
   const auto [entry, fresh] =
       known_.try_emplace(address.process.identity, static_cast<PeerId>(endpoints_.size()));
   if (fresh) {
-    // The own worker's address is known.
+    // This worker's own address is known.
     if (address.process.identity == self_.identity) {
       address.worker = worker_.address();
     }
@@ -77,7 +77,7 @@ void UcxTransport::set_address(PeerId peer, std::string_view blob) {
     begun = !endpoint.held.empty() && connect(peer, true);
   }
   if (!begun) {
-    if (!endpoint.broke()) {  // then its messages would fail with it
+    if (!endpoint.broke()) {  // otherwise its messages will fail with it
       fail_waiting(endpoint, true);
     }
     return;

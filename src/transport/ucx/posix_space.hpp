@@ -1,4 +1,4 @@
-// Transport over UCX: room for POSIX's shared memory, in /dev/shm.
+// Transport over UCX: space for POSIX shared memory, in /dev/shm.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace gtopk::transport {
 
-/// Bytes left in /dev/shm, or where UCX_POSIX_DIR says; 0 if that is not known.
+/// Bytes free in /dev/shm, or in UCX_POSIX_DIR; 0 if unknown.
 [[nodiscard]] std::uint64_t posix_room();
 
-/// If UCX_TLS includes POSIX's shared memory and there is too little room for it: how much there
-/// is, and what to do. Else "".
+/// If UCX_TLS includes POSIX shared memory and there is too little space for it: how much there is,
+/// and what to do. Otherwise "".
 [[nodiscard]] std::string posix_shortage(std::string_view tls);
 
 }  // namespace gtopk::transport

@@ -1,5 +1,5 @@
-// Transport over UCX: the TCP addresses at which workers take connections, and what a plain
-// connection to one finds out where UCX only says that it has failed.
+// Transport over UCX: the TCP addresses at which workers accept connections, and what a plain
+// connection to one finds out when UCX only says that it has failed.
 #pragma once
 
 #include <sys/socket.h>
@@ -15,7 +15,7 @@
 namespace gtopk::transport {
 
 struct TcpAddress {
-  std::string host;  ///< in numbers
+  std::string host;  ///< in numeric form
   std::uint16_t port = 0;
 
   [[nodiscard]] bool is_ipv6() const { return host.find(':') != std::string::npos; }
@@ -29,12 +29,12 @@ struct TcpAddress {
 /// "10.0.0.1:4000, [fd77::1]:4001"
 [[nodiscard]] std::string to_string(const std::vector<TcpAddress>& addresses);
 
-/// Connects to each, at the same time, and says how that ended and which setting helps; "" for no
-/// address. Any thread; takes `at_most`.
+/// Connects to all of them at the same time, and returns how each attempt ended and which setting
+/// helps; "" without addresses. Any thread; takes `at_most`.
 [[nodiscard]] std::string diagnose_connections(const std::vector<TcpAddress>& addresses,
                                                Duration at_most);
 
-/// If all of `here` are of one address family and all of `there` of the other: says so, and which
+/// If all of `here` are of one address family and all of `there` of the other, says so, and which
 /// setting helps; else "".
 [[nodiscard]] std::string diagnose_families(const std::vector<TcpAddress>& here,
                                             const std::vector<TcpAddress>& there);

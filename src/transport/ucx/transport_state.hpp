@@ -1,4 +1,4 @@
-// Transport over UCX: the class behind make_ucx_transport, private to this room.
+// Transport over UCX: the class behind make_ucx_transport, private to this module.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -105,23 +105,24 @@ class UcxTransport final : public Transport {
   UcxWorker worker_;
   PeerInfo self_;
   const ForkMark process_;
-  /// Tags of messages to this process are sent under it: those of whoever does not have it, which
-  /// is shown to the members of its groups alone, fit no receive.
+  /// Applied to the tags of messages to this process. It is shown only to the members of its
+  /// groups; tags from any other process match no receive.
   const Tag key_;
   std::string address_;
   DescriptorReserve reserve_;
   UnexpectedMessages unexpected_;
   Neighbours neighbours_;
-  std::vector<PeerId> ended_neighbours_;  ///< what they have sent is still received
-  unsigned turns_ = 0;                    ///< of progress()
+  std::vector<PeerId> ended_neighbours_;  ///< what they sent is still received
+  unsigned turns_ = 0;                    ///< counts calls of progress()
   bool moved_in_wait_ = false;            ///< reported by the next progress()
   bool some_do_not_wake_ = false;         ///< of the endpoints
-  bool napping_ = false;                  ///< nothing has moved since the first of a row of naps
+  bool napping_ = false;                  ///< nothing has moved since the first of several naps in
+                                          ///< a row
   TimePoint napping_since_{};
   bool closed_ = false;
   bool deaf_ = false;              ///< others can no longer connect
   bool attention_ = false;         ///< an endpoint broke
-  bool some_half_broken_ = false;  ///< of several connections to a peer one has ended
+  bool some_half_broken_ = false;  ///< one of several connections to a peer has ended
   bool half_arrived_ = false;      ///< an ended endpoint has requests that UCX has not completed
   std::deque<UcxEndpoint> endpoints_;  ///< by PeerId; their addresses are known to UCX
   std::unordered_map<std::uint64_t, PeerId> known_;

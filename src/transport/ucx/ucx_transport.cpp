@@ -1,5 +1,5 @@
-// Transport over UCX: messages and peers put together. Progress and sleep are in waiting.cpp,
-// shutdown in close.cpp.
+// Transport over UCX: combines messages and peers. Progress and sleep are in waiting.cpp, shutdown
+// in close.cpp.
 #include "src/transport/ucx/ucx_transport.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@
 namespace gtopk::transport {
 namespace {
 
-// How long a receive may stay half-arrived after its endpoint's end: UCX neither completes nor
+// How long a receive may stay half-arrived after its endpoint's end. UCX neither completes nor
 // cancels a receive matched to a message of several fragments whose sender has died
 // (openucx/ucx#10874).
 constexpr Duration kAbandonAfter = std::chrono::seconds(1);
@@ -40,7 +40,7 @@ std::uint64_t random_number() {
   return number;
 }
 
-/// What UCX calls the request: the end of the area before which it keeps its own data.
+/// UCX's pointer to the request: the end of the area before which it keeps its own data.
 void* ucx_request(Request& request) { return request.storage + Request::kStorage; }
 
 }  // namespace
@@ -161,7 +161,7 @@ void UcxTransport::recv(PeerId peer, Tag tag, Bytes data, Request& request) {
   if (!begin(peer, tag, true, request)) {
     return;
   }
-  // A message that has come before its receive and is too long completes at once, but without its
+  // A message that arrived before its receive and is too long completes at once, but without its
   // length.
   const auto early = unexpected_.take_aside(tag);
   const std::size_t length = early ? early->bytes : unexpected_.length_of_next(tag);
@@ -204,7 +204,7 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
   if (!closed_ && (waits || endpoint.usable(is_receive) || connect(peer, urgent))) {
     return true;
   }
-  // What a peer sent before its connection ended is still received. If only a part of it has come,
+  // What a peer sent before its connection ended is still received. If only part of it has arrived,
   // the receive is abandoned like others of an ended endpoint.
   if (!closed_ && is_receive && endpoint.cut_off() && unexpected_.lies_there(tag)) {
     half_arrived_ = true;
@@ -239,7 +239,7 @@ void UcxTransport::finish(Request& request, Status status, std::size_t length) {
   UcxEndpoint& endpoint = endpoints_[request.peer];
   endpoint.pending.remove(request);
   endpoint.reached = endpoint.reached || status == Status::kOk;
-  // Whatever status UCX gives a request on an endpoint that has ended, the cause is the peer's.
+  // Whatever status UCX gives a request on an ended endpoint, the peer is the cause.
   const bool ended =
       endpoint.state() == UcxEndpoint::State::kEnded ||
       (endpoint.state() == UcxEndpoint::State::kUnconnected && !endpoint.unreachable.empty());
@@ -325,7 +325,7 @@ void UcxTransport::act_on_failures() {
 void UcxTransport::end(UcxEndpoint& endpoint) {
   endpoint.mark_ended();
   fail_held(endpoint);
-  // UCX leaves a dead peer's receives posted for ever. Each cancel completes at most its own
+  // UCX leaves a dead peer's receives posted forever. Each cancel completes at most its own
   // request, at once; requests still pending afterwards have begun to arrive.
   for (Request* request = endpoint.pending.first(); request != nullptr;) {
     Request* const next = request->next;
@@ -334,8 +334,8 @@ void UcxTransport::end(UcxEndpoint& endpoint) {
     }
     request = next;
   }
-  // A stopped peer may continue some day, and UCX would write the rest of its message where the
-  // buffer was. Such a receive completes only when the worker ends, see abandon_half_arrived.
+  // A stopped peer may continue later, and UCX would write the rest of its message where the buffer
+  // was. Such a receive completes only when the worker ends, see abandon_half_arrived.
   if (endpoint.cut_off() || closed_ || !endpoint.pending.any_receive()) {
     neighbours_.forget(known_.at(endpoint.info().identity));
     endpoint.begin_close(closing_);
@@ -371,8 +371,8 @@ bool UcxTransport::abandon_half_arrived() {
       continue;
     }
     if (!endpoint.cut_off()) {
-      // If a stopped peer continued some day, UCX would write the rest of its message into memory
-      // that is no longer ours; only the end of the worker prevents that.
+      // If a stopped peer continued later, UCX would write the rest of its message into memory that
+      // is no longer ours; only the worker's end prevents that.
       if (!closed_) {
         fail_everything(endpoint);
         return true;

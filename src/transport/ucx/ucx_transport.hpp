@@ -1,7 +1,7 @@
-// Transport over UCX: the interface of this room. It exposes nothing of ucp.h.
+// Transport over UCX: the interface of this module. It exposes nothing of ucp.h.
 //
 // Settings: UCX_<KEY> and GTOPK_UCX_<KEY> in the environment override those of the program and this
-// room; describe() and the log say which is in effect. docs/ucx.md has the measured defaults.
+// module; describe() and the log say which is in effect. docs/ucx.md has the measured defaults.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@ namespace gtopk::transport {
 
 struct UcxOptions {
   /// {"TLS", "tcp,self"}: the program's own settings, without the UCX_ prefix; they override this
-  /// room's defaults, and the environment overrides them.
+  /// module's defaults, and the environment overrides them.
   std::vector<std::pair<std::string, std::string>> settings;
-  /// Connections to each peer that is reached by TCP; 0: what GTOPK_CONNECTIONS says, or one.
+  /// Connections to each peer that is reached by TCP; 0: the value of GTOPK_CONNECTIONS, or one.
   std::uint32_t connections = 0;
 };
 
 /// Starts UCX in this process, with its own worker. Throws Error{kTransport} with UCX's message,
 /// Error{kUnsupported} if the loaded library is older than the one this was built for, and
-/// Error{kInvalidArgument} if GTOPK_CONNECTIONS is no number of connections.
+/// Error{kInvalidArgument} if GTOPK_CONNECTIONS is not a valid number of connections.
 [[nodiscard]] std::unique_ptr<Transport> make_ucx_transport(
     const UcxOptions& options = UcxOptions());
 
-/// Over what a transport of make_ucx_transport() reaches a peer: "posix/memory, tcp/eth0", as UCX
-/// tells; empty before they are connected.
+/// How a transport of make_ucx_transport() reaches a peer: "posix/memory, tcp/eth0", according to
+/// UCX; empty before they are connected.
 [[nodiscard]] std::string lanes(const Transport& transport, PeerId peer);
 
 }  // namespace gtopk::transport

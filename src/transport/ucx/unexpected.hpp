@@ -1,6 +1,6 @@
-// Transport over UCX: messages that have come before their receives. UCX keeps them in one list,
-// of which it shows no more than the first that fits; what has been looked at is kept aside here.
-// It knows no peers.
+// Transport over UCX: messages that have arrived before their receives. UCX keeps them in one list,
+// of which it shows only the first that fits; those already examined are kept aside here. It knows
+// no peers.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -28,7 +28,7 @@ class UnexpectedMessages {
     std::size_t bytes = 0;
   };
 
-  /// `key` is what this process's tags are sent under.
+  /// This process's tags are sent under `key`.
   UnexpectedMessages(const UcxWorker& worker, Tag key) : worker_(worker), key_(key) {}
   UnexpectedMessages(const UnexpectedMessages&) = delete;
   UnexpectedMessages& operator=(const UnexpectedMessages&) = delete;
@@ -37,9 +37,10 @@ class UnexpectedMessages {
   ~UnexpectedMessages() = default;
 
   [[nodiscard]] bool lies_there(Tag tag) const;
-  /// The length of the first one with that tag, which stays where it is; 0: there is none.
+  /// The length of the first one with that tag, which stays in place; 0: there is none.
   [[nodiscard]] std::size_t length_of_next(Tag tag) const;
-  /// The first with that tag of those kept aside, which came before all that UCX still has.
+  /// The first one with that tag among those kept aside, which arrived before all that UCX still
+  /// has.
   [[nodiscard]] std::optional<Message> take_aside(Tag tag);
 
   /// See Transport.
@@ -48,10 +49,10 @@ class UnexpectedMessages {
   /// Calls `visit` with tag and size of each, and drops it.
   void drop_all(const std::function<void(Tag, std::size_t)>& visit);
 
-  /// UCX has not let go of all that was dropped.
+  /// Whether UCX has not released everything that was dropped.
   [[nodiscard]] bool dropping() const { return !dropped_.empty(); }
   void tidy();
-  /// After the worker's end.
+  /// Call after the worker's end.
   void forget();
 
  private:

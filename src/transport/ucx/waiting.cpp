@@ -1,5 +1,5 @@
-// Transport over UCX: progress, and sleep when there is none. A sleep is ended by UCX, wake(), the
-// end of a neighbour's process or, for peers that can do none of these, by a short timeout.
+// Transport over UCX: progress, and sleep when there is none. UCX, wake() or the end of a
+// neighbour's process ends a sleep or, for peers that can do none of these, a short timeout.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -22,7 +22,7 @@ constexpr unsigned kTurnsPerLook = 4096;
 
 bool UcxTransport::progress() {
   if (attention_) {
-    // The caller has seen what came before these ends, such as a goodbye.
+    // The caller has seen what arrived before these ends, such as a goodbye.
     act_on_failures();
   }
   bool moved = worker_.progress();
@@ -30,7 +30,7 @@ bool UcxTransport::progress() {
   napping_ = napping_ && !moved;
   if (!moved && !ended_neighbours_.empty()) {
     // They ended before this call, which has found nothing more from them, and the caller has seen
-    // what came earlier, such as a goodbye.
+    // what arrived earlier, such as a goodbye.
     for (const PeerId peer : std::exchange(ended_neighbours_, {})) {
       endpoints_[peer].process_has_ended();
     }
@@ -96,7 +96,7 @@ void UcxTransport::look_at_neighbours() {
 
 void UcxTransport::rest(Duration at_most) {
   check_process();
-  // Shared memory holds little, and its sender stalls as soon as it is full.
+  // Shared memory has little capacity, and its sender stalls as soon as it is full.
   const bool streams = std::none_of(endpoints_.begin(), endpoints_.end(),
                                     [](const UcxEndpoint& e) { return e.shares_memory(); });
   if (streams && !attention_) {

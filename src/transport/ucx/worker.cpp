@@ -21,11 +21,11 @@
 namespace gtopk::transport {
 namespace {
 
-// UCX has missed wake-ups, so no sleep is longer, whatever the descriptor says.
+// No sleep is longer, whatever the descriptor says, as UCX has missed wake-ups.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
 
-// Waiting for room in a peer's queue: first as briefly as can be, then asleep for less than it
-// takes the peer to empty it.
+// Waits for space in a peer's queue: first as briefly as possible, then asleep for less time than
+// the peer takes to empty it.
 constexpr Duration kYield = std::chrono::microseconds(20);
 constexpr Duration kNapForRoom = std::chrono::microseconds(50);
 
@@ -55,8 +55,8 @@ UcxWorker::UcxWorker(const UcxContext& context, std::string_view tls, std::strin
                                           : fmt::format("ucp_worker_create: {}", no_room));
   worker_.reset(worker);
   throw_unless_ok(ucp_worker_get_efd(worker, &event_descriptor_), "ucp_worker_get_efd");
-  // Our own descriptor instead of ucp_worker_signal: it outlives the worker, so a late wake() is
-  // harmless.
+  // This descriptor is used instead of ucp_worker_signal because it outlives the worker, so that a
+  // late wake() is harmless.
   wake_descriptor_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_descriptor_ < 0) {
     const std::string reason = std::generic_category().message(errno);
@@ -100,7 +100,7 @@ bool UcxWorker::sleep(Duration at_most, int also) {
     return false;
   }
   // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY means that something has
-  // come in between, or that something of ours waits for room in a peer's queue, which no event
+  // arrived in between, or that something of ours waits for space in a peer's queue, which no event
   // announces.
   if (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK) {
     asleep_.store(false);
@@ -144,9 +144,9 @@ void UcxWorker::wait_for_room() {
   if (!std::exchange(stuck_, true)) {
     stuck_since_ = now;
   }
-  // If ranks share a core, the peer needs it to make room. Linux 6.18 may return from sched_yield()
-  // to the same thread for a whole slice (milliseconds), whoever else could run; it never does so
-  // from a sleep.
+  // If ranks share a core, the peer needs it to make space. Linux 6.18 may return from
+  // sched_yield() to the same thread for a whole slice (milliseconds), whoever else could run; it
+  // never does so from a sleep.
   if (now - stuck_since_ < kYield) {
     sched_yield();
   } else {
@@ -155,7 +155,7 @@ void UcxWorker::wait_for_room() {
 }
 
 bool UcxWorker::may_sleep() {
-  // wake() does these in the opposite order: either it sees the sleep, or this sees the wake.
+  // wake() does these in the opposite order, so either it sees the sleep, or this sees the wake.
   asleep_.store(true);
   if (woken_.load()) {
     asleep_.store(false);
@@ -168,7 +168,8 @@ bool UcxWorker::may_sleep() {
 void UcxWorker::forget_wake() {
   eventfd_t ignored = 0;
   eventfd_read(wake_descriptor_, &ignored);
-  // After the read: a wake() in between has not written, and the next wait sees what it announces.
+  // This follows the read: a wake() in between has not written, and the next wait sees what it
+  // announces.
   woken_.exchange(false, std::memory_order_acq_rel);
 }
 

@@ -18,7 +18,7 @@ namespace gtopk::transport {
 
 class UcxWorker {
  public:
-  /// tls: UCX_TLS; ports: who says which ports UCX may take. Both for the texts of errors.
+  /// tls: UCX_TLS; ports: the source of UCX's port range. Both are for error texts.
   UcxWorker(const UcxContext& context, std::string_view tls, std::string_view ports);
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
@@ -30,7 +30,7 @@ class UcxWorker {
   /// What another process needs to reach this worker.
   [[nodiscard]] std::string address() const;
 
-  /// Where it takes connections by TCP; none after close().
+  /// Where it accepts TCP connections; empty after close().
   [[nodiscard]] std::vector<TcpAddress> tcp_addresses() const {
     return sockets_ ? sockets_->addresses() : std::vector<TcpAddress>();
   }
@@ -54,7 +54,7 @@ class UcxWorker {
 
   /// Destroys the worker; wake() is then a no-op.
   void close();
-  /// Leaks the worker without touching UCX: for a process forked from the one that made it.
+  /// Leaks the worker without touching UCX, for a process forked from the one that made it.
   void abandon() { static_cast<void>(worker_.release()); }
 
  private:
@@ -72,7 +72,7 @@ class UcxWorker {
   std::atomic<bool> woken_{false};
   /// wake() makes a system call only if this is set.
   std::atomic<bool> asleep_{false};
-  /// Something of ours waits for room in a peer's queue, and nothing has moved since.
+  /// Whether something of ours waits for space in a peer's queue, and nothing has moved since.
   bool stuck_ = false;
   TimePoint stuck_since_;
   std::unique_ptr<ucp_worker, Destroy> worker_;
