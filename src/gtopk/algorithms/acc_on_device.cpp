@@ -1,5 +1,5 @@
-// Sparse, algorithms room: the way of one gradient on a device by an algorithm in which no rank
-// selects. The algorithm is that of ordinary calls; the device reads acc for it, and commits.
+// Sparse, algorithms room: one gradient on a device, with an algorithm in which no rank selects.
+// The algorithm is that of ordinary calls; the device reads acc for it, and commits.
 #include <fmt/format.h>
 
 #include <memory>
@@ -22,7 +22,7 @@ bool takes_a_device(const SparseCall& call, const Plan& plan) {
   return plan.algorithm->on_device != nullptr && plan.coder() == nullptr && call.d != 0;
 }
 
-/// For messages.
+/// Used in messages.
 std::string algorithms_on_devices() {
   std::string names;
   for (const Choice& choice : algorithm_registry().choices()) {

@@ -1,6 +1,6 @@
-// Sparse, algorithms room: what an algorithm of the sparse all-reduce is: a row of the registry.
-// One that merges lists gives the walk from a rank's selection to the result; one that works on acc
-// itself gives all of it. A new one is a file and a row of registry.cpp.
+// Sparse, algorithms room: an algorithm of the sparse all-reduce as a row of the registry. An
+// algorithm that merges lists defines the walk from a rank's selection to the result; one that
+// works on acc itself defines all of it. A new one is a file and a row of registry.cpp.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,12 @@ struct SparseCall {
   DataType dtype = DataType::kFloat32;
   SparseOptions options;
   Delivered delivered;
-  /// The place at options.gate, if there is one.
+  /// The place at options.gate, if any.
   std::shared_ptr<StepGate> gate = nullptr;
-  /// Of a `whole` algorithm: tensor and residual are there, and null here.
+  /// For a `whole` algorithm: tensor and residual are on the device, and null here.
   std::optional<AccOnDevice> device = std::nullopt;
 
-  /// Of its lists and its result.
+  /// The entry type of its lists and its result.
   [[nodiscard]] EntryType entry_type() const {
     const bool wide = d > std::numeric_limits<std::uint32_t>::max();
     return {accumulation_type(dtype), wide ? 8U : 4U};
@@ -45,16 +45,16 @@ struct SparseCall {
 };
 
 struct AlgorithmRow {
-  /// Takes this rank's selection to the result, the same bits on every rank.
+  /// Turns this rank's selection into the result, the same bits on every rank.
   using Walk = engine::Task<List> (*)(ListExchange& exchange, List mine);
   /// Does everything from reading gradient and residual to writing both; options.k is set even if a
   /// density was given.
   using Whole = engine::Task<void> (*)(engine::GroupView& group, SparseCall call);
-  /// The same, with values coded on the wire. turn: the operation's place in line where it has one
-  /// already, or null.
+  /// The same, with values coded on the wire. turn: the operation's place in line if it already has
+  /// one, or null.
   using Coded = engine::Task<void> (*)(engine::GroupView& group, SparseCall call,
                                        const BlockCoder& coder, std::unique_ptr<engine::Turn> turn);
-  /// What `whole` needs of a device, d >= 1, 1 <= k <= d; index_bytes does not matter.
+  /// What `whole` needs from a device, d >= 1, 1 <= k <= d; index_bytes is ignored.
   using OnDevice = AccCapacity (*)(std::uint64_t d, std::uint64_t k);
   /// The critical path of a call; a pure function.
   using Cost = void (*)(CriticalPath& path);
@@ -63,14 +63,15 @@ struct AlgorithmRow {
   std::string_view description;
   /// A node keeps the first k of its union; otherwise all of it.
   bool reselects = true;
-  /// The result has at most k entries; else up to k from every rank, or all d if there is no k.
+  /// The result has at most k entries; otherwise up to k from every rank, or all d if there is no
+  /// k.
   bool bounded = true;
   Walk walk = nullptr;
-  /// Draws from options.seed, which ranks then agree on.
+  /// Draws from options.seed, on which ranks then agree.
   bool draws = false;
   /// Set if there is no walk: no rank selects its own entries.
   Whole whole = nullptr;
-  /// In its place on a wire that codes blocks of values; null: no wire applies.
+  /// Replaces `whole` on a wire that codes blocks of values; null: no wire applies.
   Coded coded = nullptr;
   /// Null: `whole` takes no tensor on a device.
   OnDevice on_device = nullptr;
@@ -80,9 +81,9 @@ struct AlgorithmRow {
   Semantics keeps = Semantics::kAny;
 
   [[nodiscard]] bool selects() const { return walk != nullptr; }
-  /// Whether its lists can say how many ranks are in each sum: nothing is ever left out of one.
+  /// Whether its lists can count the ranks in each sum, as nothing is ever left out of one.
   [[nodiscard]] bool counts() const { return selects() && !reselects; }
-  /// Whether k means anything.
+  /// Whether k has a meaning.
   [[nodiscard]] bool takes_k() const { return selects() || bounded; }
 };
 

@@ -3,7 +3,7 @@
 //
 // Walks along that tree detect by themselves that ranks have called differently: each waits for its
 // partners, in the same order. A rank on another walk would leave them waiting, and they it, until
-// both time out. It is enough that the first leaves of two subtrees hear from each other: take the
+// both time out. It is enough that the first leaves of two subtrees hear from each other. Take the
 // smallest subtree in which ranks differ. The ranks of either half agree, so those that walk the
 // tree come to this node, and there the one that waits for the other half's first leaf gets its
 // header. All headers are sent at once, so this costs one message's time.
@@ -44,7 +44,7 @@ class Announcement {
     for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
       swap(tree.partner(rank, round), Tree::round_step(round), Tree::round_step(round));
       if (!tree.on_left(rank, round)) {
-        return;  // the lower subtree's first leaf speaks for both from here on
+        return;  // from here on, the lower subtree's first leaf represents both
       }
     }
   }
@@ -78,7 +78,8 @@ class Announcement {
 
   engine::GroupView& group_;
   std::span<std::byte> mine_;
-  std::array<Partner, 1 + transport::TagBits::kSource> partners_;  // of the fold and the rounds
+  std::array<Partner, 1 + transport::TagBits::kSource> partners_;  // those of the fold and the
+                                                                   // rounds
   std::size_t count_ = 0;
 };
 

@@ -55,8 +55,8 @@ Decision decide(const std::vector<Plan>& plans, const Planner& planner) {
 
 std::uint64_t tensor_bytes(const SparseCall& call) { return call.d * size_of(call.dtype); }
 
-/// The agreement before anything is chosen. k is the list algorithms'; d and the like are the same
-/// for all.
+/// The agreement before anything is chosen. k is that of the list algorithms; d and the like are
+/// the same for all.
 Agreement asked(const SparseCall& call, const std::vector<Plan>& plans) {
   const auto of_lists =
       std::ranges::find_if(plans, [](const Plan& plan) { return plan.algorithm->takes_k(); });
@@ -64,8 +64,8 @@ Agreement asked(const SparseCall& call, const std::vector<Plan>& plans) {
   return agreement(call, plan, kAuto).word("semantics", to_string(call.options.semantics));
 }
 
-/// selected: what a device has selected, whatever list algorithm will be chosen; none: this rank
-/// has its tensor at hand.
+/// selected: what a device has selected, whichever list algorithm will be chosen; empty: this rank
+/// has its own tensor.
 Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<Plan> plans,
                                 std::optional<Detached> selected) {
   const GiveUpGate unless_it_arrives(call.gate.get());
@@ -84,7 +84,7 @@ Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<P
   co_await reducing;
   decision.report.actual_seconds = std::chrono::duration<double>(group.now() - begin).count();
   group.per_group_state().of<PlanReport>() =
-      std::move(decision.report);  // Communicator::last_plan()
+      std::move(decision.report);  // read by Communicator::last_plan()
 }
 
 Task<void> plan_only(GroupView& group, std::vector<Plan> plans, std::uint64_t bytes,
@@ -105,7 +105,7 @@ std::vector<Plan> candidates(const SparseCall& call) {
   std::vector<Plan> plans;
   const SparseOptions& options = call.options;
   check_known(options.semantics, "semantics");
-  // Finds errors that do not depend on the algorithm: checked with one that takes every selector.
+  // Check with an algorithm that takes every selector, to find errors that do not depend on it.
   SparseCall as = call;
   as.options.semantics = Semantics::kAny;
   as.options.algorithm = kTopk.name;
@@ -159,14 +159,14 @@ Collective chosen_later(const SparseCall& call, const std::optional<Detached>& s
   return collective;
 }
 
-/// Of the algorithm that sums all of acc, where it is among these.
+/// The plan of the algorithm that sums all of acc, if it is among these.
 const Plan* plan_of_sums(const std::vector<Plan>& plans) {
   const auto whole =
       std::ranges::find_if(plans, [](const Plan& plan) { return !plan.algorithm->selects(); });
   return whole == plans.end() ? nullptr : &*whole;
 }
 
-/// Whether every one of these can go on from a device's selection, or sums all of acc.
+/// Whether each of these can continue from a device's selection, or sums all of acc.
 bool all_take_a_device(const SparseCall& call, const std::vector<Plan>& plans) {
   return call.d != 0 && rule_of_lists(call, plans) &&
          std::ranges::all_of(plans, [&](const Plan& plan) {
@@ -188,7 +188,7 @@ Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
   const std::vector<Plan> plans = candidates(call);
   Collective collective;
   collective.name = "plan";
-  // How errors print it: the planned call, and that it is only planned.
+  // Errors print this: the planned call, and that it is only planned.
   collective.agreement = asked(call, plans).word("only", anew ? "plan, anew" : "plan");
   collective.body = [plans, bytes = tensor_bytes(call), &report, anew,
                      asked = collective.agreement](GroupView& group) {

@@ -15,17 +15,17 @@ namespace gtopk::sparse {
 
 inline constexpr std::string_view kAuto = "auto";
 
-/// The call under each algorithm that has a cost function and satisfies options.semantics, in
+/// The call with each algorithm that has a cost function and satisfies options.semantics, in
 /// registry order; at least one. Throws Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::vector<Plan> candidates(const SparseCall& call);
 
-/// The call as a value, by the algorithm that is cheapest when it runs.
+/// The call as a value, with the algorithm that is cheapest when it runs.
 [[nodiscard]] Collective automatic(const SparseCall& call);
-/// The same of a tensor on a device, which has made the selection for any list algorithm.
+/// The same for a tensor on a device, which has made the selection for any list algorithm.
 [[nodiscard]] Collective automatic(const SparseCall& call, const Detached& selected);
 
-/// How a device makes the selection that any of the list algorithms among these takes; nullopt if
-/// there is none among them, or no device can.
+/// How a device makes the selection that each list algorithm among these takes; nullopt if there is
+/// none among them, or no device can make it.
 [[nodiscard]] std::optional<SelectionRule> rule_of_lists(const SparseCall& call,
                                                          const std::vector<Plan>& plans);
 

@@ -17,8 +17,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// The divisor of sums must be finite, for an average over whatever number of ranks: else results
-/// would be 0, and what was sent lost. One that underflows makes results that are not finite.
+/// The divisor of sums must be finite, for an average over any number of ranks. Otherwise results
+/// would be 0, and what was sent lost. A divisor that underflows makes results non-finite.
 void check_scale(const SparseCall& call) {
   constexpr double kMostRanks = 0x1p32;
   const double scale = call.options.scale;
@@ -70,7 +70,7 @@ std::string algorithms_without_reselection() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// Whoever sent an index must be known of its whole sum.
+/// Requires an algorithm whose whole sums have known contributors.
 void check_mean(const SparseCall& call, const Plan& plan) {
   if (call.options.mean == MeanOver::kRanks) {
     return;
@@ -99,7 +99,7 @@ void check_wire(const Plan& plan) {
   }
 }
 
-/// k of one rank's selection, however it was asked for.
+/// k of one rank's selection, whether given as k or as a density.
 std::uint64_t entries_wanted(const SparseCall& call, const Plan& plan) {
   const SparseOptions& options = call.options;
   if (!plan.algorithm->takes_k()) {

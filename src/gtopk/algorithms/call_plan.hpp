@@ -1,5 +1,5 @@
 // Sparse, algorithms room: what follows from the arguments of a call: its plan, what all ranks must
-// agree on, and the room for its result. Pure functions.
+// agree on, and the capacity for its result. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,19 @@
 
 namespace gtopk::sparse {
 
-/// What follows from a call's arguments alone, the same on every rank that made the same call.
+/// What follows from a call's arguments alone, the same on every rank that makes the same call.
 struct Plan {
   const AlgorithmRow* algorithm = nullptr;
   const SelectorRow* selector = nullptr;
   const CodecRow* codec = nullptr;
   ListPlan lists;
 
-  /// What codes the values of an algorithm that sends them without indices; null: nothing does.
+  /// The coder of values for an algorithm that sends them without indices; null: they are not
+  /// coded.
   [[nodiscard]] const BlockCoder* coder() const {
     return algorithm->coded == nullptr ? nullptr : codec->codec.blocks();
   }
-  /// Whether the result is what these semantics promise.
+  /// Whether the result satisfies these semantics.
   [[nodiscard]] bool satisfies(Semantics semantics) const {
     return coder() == nullptr ? algorithm->keeps <= semantics
                               : semantics == Semantics::kDense || semantics == Semantics::kAny;
@@ -32,7 +33,7 @@ struct Plan {
   [[nodiscard]] bool selects_per_block() const {
     return algorithm->selects() && selector->per_block;
   }
-  /// That the result among so many ranks can have. One rank's selection is its result.
+  /// The most entries of the result among this many ranks. One rank's selection is its result.
   [[nodiscard]] std::uint64_t most_entries(std::uint32_t ranks) const {
     if (!algorithm->bounded) {
       return lists.entries_of(ranks);
@@ -43,14 +44,15 @@ struct Plan {
 
 /// Throws Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] Plan plan(const SparseCall& call);
-/// What all ranks must agree on; algorithm: as the call names it.
+/// What all ranks must agree on. algorithm: its name in the call.
 [[nodiscard]] Agreement agreement(const SparseCall& call, const Plan& plan,
                                   std::string_view algorithm);
 [[nodiscard]] inline Agreement agreement(const SparseCall& call, const Plan& plan) {
   return agreement(call, plan, plan.algorithm->name);
 }
 
-/// A check that throws Error{kInvalidArgument} if there is not enough room to record the result.
+/// A check that throws Error{kInvalidArgument} if there is too little capacity to record the
+/// result.
 [[nodiscard]] std::function<void(const GroupShape&)> check_of_room(const Plan& plan,
                                                                    const Delivered& delivered);
 

@@ -1,5 +1,5 @@
-// Sparse, algorithms room: how a dense vector is cut into blocks, and these into a region for each
-// rank, on a wire that codes blocks. Pure arithmetic.
+// Sparse, algorithms room: how a dense vector is cut into blocks, and the blocks into a region for
+// each rank, on a wire that codes blocks. Pure arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -28,13 +28,13 @@ class CodedRegions {
         d_, static_cast<std::size_t>(collectives::chunk_begin(blocks, ranks_, rank) * block));
   }
   [[nodiscard]] std::size_t size(std::uint32_t rank) const { return begin(rank + 1) - begin(rank); }
-  /// Of the code of that region; 0 if it is empty.
+  /// Bytes of the code of that region; 0 if it is empty.
   [[nodiscard]] std::size_t bytes(std::uint32_t rank) const { return bytes_of(size(rank)); }
-  /// Of the code of so many elements that begin with a block.
+  /// Bytes of the code of this many elements, starting at a block.
   [[nodiscard]] std::size_t bytes_of(std::size_t count) const {
     return coder_->bytes(value_, count);
   }
-  /// Of any region's code: none has more blocks than the last.
+  /// The most bytes of any region's code: none has more blocks than the last.
   [[nodiscard]] std::size_t most_bytes() const {
     return bytes_of((size(ranks_ - 1) + coder_->block() - 1) / coder_->block() * coder_->block());
   }

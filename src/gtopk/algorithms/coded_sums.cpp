@@ -15,7 +15,7 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Elements taken at a time, whole blocks of every wire.
+/// Elements processed at a time: whole blocks of every wire.
 constexpr std::size_t kStretch = 1024;
 
 template <class Value>
@@ -47,8 +47,8 @@ class Acc {
   const Value* residual_;
 };
 
-/// Calls visit(begin, count, at) for the stretches of a region: their first element, and where in
-/// the region's code theirs begins.
+/// Calls visit(begin, count, at) for the stretches of a region, with their first element and the
+/// position of their code in the region's.
 template <class Visit>
 void for_each_stretch(const CodedRegions& regions, std::uint32_t region, Visit visit) {
   const std::size_t first = regions.begin(region);
@@ -106,7 +106,7 @@ void code_sum_as(const SparseCall& call, const CodedSums& codes) {
       }
     }
     coder.encode(sum, count, result + at);
-    // What this rank's residual becomes here, as commit_sums() has it.
+    // This is what the rank's residual becomes here, as in commit_sums().
     reading.read(begin, count, rest.data());
     coder.decode(own + at, count, decoded.data());
     subtract(rest, decoded.data(), count);
@@ -121,7 +121,7 @@ void code_sum_as(const SparseCall& call, const CodedSums& codes) {
   });
 }
 
-/// Whether no block of a region's sum is NaN: one that is, is as a whole.
+/// Whether no block of a region's sum is NaN: a block that is, is so as a whole.
 template <class Value>
 bool no_block_is_nan(const CodedRegions& regions, std::uint32_t region, const std::byte* code) {
   const std::size_t block = regions.coder().block();
@@ -157,7 +157,7 @@ bool sums_are_finite_as(const SparseCall& call, const CodedSums& codes) {
   return finite;
 }
 
-/// Divided, and rounded once.
+/// The sum, divided and rounded once.
 template <class T>
 void deliver(SegmentCursor<T>& tensor, std::size_t begin, std::size_t count,
              const Accumulation<T>* sums, Accumulation<T> divisor) {

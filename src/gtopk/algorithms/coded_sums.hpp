@@ -1,5 +1,5 @@
-// Sparse, algorithms room: the arithmetic of `dense` on a wire that codes blocks: one rank's acc
-// coded, its region summed, and what is written in the end. Nothing is sent here.
+// Sparse, algorithms room: the arithmetic of `dense` on a wire that codes blocks: one rank's acc is
+// coded, its region summed, and the results written. Nothing is sent here.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace gtopk::sparse {
 
-/// Where one call has its codes.
+/// The memory of one call's codes.
 struct CodedSums {
   CodedRegions regions;
   std::uint32_t rank = 0;
-  /// Of this rank's acc, region after region.
+  /// The code of this rank's acc, region after region.
   std::span<std::byte> own;
-  /// For each rank room for the code of a region: first of this rank's region of that rank's acc,
-  /// then of the sum of that rank's region.
+  /// For each rank, memory for the code of a region: first of this rank's region of that rank's
+  /// acc, then of the sum of that rank's region.
   std::span<std::byte> others;
   /// The values that this rank's region sums to, before they are coded.
   std::span<std::byte> sums;
@@ -26,7 +26,7 @@ struct CodedSums {
   [[nodiscard]] std::span<std::byte> own_code(std::uint32_t region) const {
     return own.subspan(regions.bytes_of(regions.begin(region)), regions.bytes(region));
   }
-  /// Room for another rank's code of this rank's region.
+  /// Memory for another rank's code of this rank's region.
   [[nodiscard]] std::span<std::byte> contribution(std::uint32_t from) const {
     return room_of(from).first(regions.bytes(rank));
   }
@@ -44,8 +44,8 @@ struct CodedSums {
 /// Codes one region of acc.
 void code_acc(const SparseCall& call, const CodedSums& codes, std::uint32_t region);
 
-/// Adds up the contributions to this rank's region in rank order, its own among them, and codes the
-/// sum. The code is of NaN where a sum, or what remains of it in the residual, is not finite.
+/// Adds up the contributions to this rank's region in rank order, including its own, and codes the
+/// sum. The code is of NaN if a sum, or what remains of it in the residual, is not finite.
 void code_sum(const SparseCall& call, const CodedSums& codes);
 
 /// Whether every sum, divided and rounded to the tensor's type, is finite.

@@ -46,7 +46,8 @@ void CountSketch::add(std::size_t row, std::uint64_t begin, std::span<const Valu
   for (std::size_t i = 0; i < values.size(); ++i) {
     numbers[i] = point.round(values[i]);
   }
-  const std::uint64_t columns = hashes_.columns;  // cells are of the same type, and written
+  const std::uint64_t columns = hashes_.columns;  // a copy: cells have the same type, and are
+                                                  // written
   Walk cell(hashes_.rows[row].cell, begin);
   Walk sign(hashes_.rows[row].sign, begin);
   for (std::size_t i = 0; i < values.size(); ++i) {

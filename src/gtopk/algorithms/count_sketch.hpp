@@ -1,10 +1,10 @@
 // Sparse, algorithms room: the count-sketch of a vector (Charikar, Chen and Farach-Colton, ICALP
-// 2002): r rows of c cells; in each row an element is added, with a sign, to one cell, and each row
-// gives an estimate of it, of which the median counts. Linear: sketches of several vectors add up
-// to the sketch of their sum. It knows no ranks and no tensors.
+// 2002): r rows of c cells. In each row an element is added, with a sign, to one cell, and each row
+// gives an estimate of it; the median of the estimates is used. It is linear: sketches of several
+// vectors add up to the sketch of their sum. It knows no ranks and no tensors.
 //
-// Elements are added as fixed-point numbers, so their order does not matter. Hashes are computed at
-// every index anew and never stored: at consecutive indices a polynomial takes one addition per
+// Elements are added as fixed-point numbers, so their order does not matter. Hashes are recomputed
+// at every index and never stored: at consecutive indices a polynomial takes one addition per
 // degree.
 #pragma once
 
@@ -22,23 +22,23 @@ class CountSketch {
   /// The most elements per call.
   static constexpr std::size_t kStretch = 1024;
 
-  /// columns >= 1, of each row. Equal seeds and columns make equal hashes, on every machine.
+  /// columns >= 1, per row. Equal seeds and columns make equal hashes, on every machine.
   CountSketch(std::uint64_t seed, std::uint64_t columns)
       : hashes_(SketchHashes::drawn_from(seed, columns)) {}
 
-  /// Of all rows, which lie one after the other.
+  /// Cells of all rows, which are stored one after the other.
   [[nodiscard]] std::uint64_t cells() const { return hashes_.cells(); }
-  /// Of one row.
+  /// Cells of one row.
   [[nodiscard]] std::uint64_t columns() const { return hashes_.columns; }
 
-  /// Adds values[0], values[1], ..., elements begin, begin + 1, ... of a vector, whose fixed point
-  /// `point` is, to the cells of one row, which hold its numbers. Row after row, as all of them are
-  /// more than a cache holds.
+  /// Adds values[0], values[1], ..., which are elements begin, begin + 1, ... of a vector with the
+  /// fixed point `point`, to the cells of one row, which hold its numbers. It works row by row, as
+  /// all of them are more than a cache holds.
   template <class Value>
   void add(std::size_t row, std::uint64_t begin, std::span<const Value> values, FixedPoint point,
            std::uint64_t* cells) const;
 
-  /// The estimates of elements begin, begin + 1, ...: the median of the rows'.
+  /// The estimates of elements begin, begin + 1, ...: the medians of the rows' estimates.
   template <class Value>
   void estimate(const Value* cells, std::uint64_t begin, std::span<Value> estimates) const;
 

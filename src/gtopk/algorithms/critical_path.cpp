@@ -50,7 +50,7 @@ void CriticalPath::list(std::uint64_t entries, Holds holds, Route route) {
                        (counted ? static_cast<double>(counts::fewest_bytes(entries)) : 0);
   carry(bytes > static_cast<double>(kAcknowledgedBytes) ? 2 : 1, bytes, route);
   if (codec.codes()) {
-    work_.coded += 2 * entries;  // on either side
+    work_.coded += 2 * entries;  // on both sides
   }
 }
 

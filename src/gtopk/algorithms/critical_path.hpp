@@ -1,8 +1,8 @@
 // Sparse, algorithms room: the vocabulary of the algorithms' cost functions: the critical path of
-// one call, step by step. It is the path of rank 0, which speaks for the largest subtree; if ranks
-// fold, with that of rank 1 to it and back. A step in which any message goes to another host is a
-// step between hosts. Pure arithmetic; lists have the length that they have if no two ranks select
-// the same index.
+// one call, step by step. It is the path of rank 0, which represents the largest subtree; if ranks
+// fold, with the path from rank 1 to it and back. A step in which any message goes to another host
+// is a step between hosts. Pure arithmetic; lists have the length that they have if no two ranks
+// select the same index.
 #pragma once
 
 #include <algorithm>
@@ -30,15 +30,15 @@ struct CostShape {
   const Codec* codec = nullptr;
   /// Whether each block has its own k.
   bool per_block = false;
-  /// Whether sums travel with the number of ranks in each.
+  /// Whether each sum is sent with its number of ranks.
   bool counted = false;
 };
 
-/// What a list holds, which decides how its values travel (docs/algorithms.md, The wire).
+/// What a list holds, which decides how its values are sent (docs/algorithms.md, The wire).
 enum class Holds : std::uint8_t {
   kSelection,  ///< entries selected, by a rank or a node: rounded
-  kPart,       ///< a part of one: rounded where parts can be
-  kSums,       ///< sums that nobody selects from: never rounded
+  kPart,       ///< a part of a selection: rounded if parts can be
+  kSums,       ///< sums that are not selected from: never rounded
 };
 
 class CriticalPath {
@@ -52,52 +52,52 @@ class CriticalPath {
   [[nodiscard]] bool folds() const { return tree().folds(0); }
   /// Ranks in the subtree of rank 0 before `round`.
   [[nodiscard]] std::uint64_t ranks_below(std::uint32_t round) const;
-  /// The most entries of a union of so many selections.
+  /// The most entries of a union of this many selections.
   [[nodiscard]] std::uint64_t united(std::uint64_t ranks) const;
 
-  /// One reading sweep at the start and one writing sweep at the end, for a result of so many
+  /// One reading sweep at the start and one writing sweep at the end, for a result of this many
   /// entries.
   void sweep(std::uint64_t result);
-  /// The same where all of acc is the list.
+  /// The same if the list is all of acc.
   void sweep_whole();
   /// A list on its way, with the acknowledgement of a long one.
   void list(std::uint64_t entries, Holds holds, Route route);
-  /// A header and `bytes` behind it.
+  /// A header followed by `bytes` bytes.
   void message(std::uint64_t bytes, Route route);
-  /// A list of k entries from a partner, merged with one as long, of which k are kept.
+  /// A list of k entries from a partner, merged with one of equal length, of which k are kept.
   void node(std::uint64_t k, Route route) {
     list(k, Holds::kSelection, route);
     merge(2 * k, k);
   }
-  /// gTop-k by recursive doubling along a tree of which every step takes the same route.
+  /// gTop-k by recursive doubling along a tree whose steps all take the same route.
   void doubling(const collectives::Tree& tree, Route route);
-  /// A node above two lists of so many entries in all, which selects `keep` of them again or keeps
-  /// all. This rank answers for what it drops.
+  /// A node above two lists with this many entries in total, which re-selects `keep` of them or
+  /// keeps all. This rank is responsible for what it drops.
   void merge(std::uint64_t entries, std::uint64_t keep) {
     work_.merged += entries;
     drop(entries - std::min(entries, keep));
   }
   void unite(std::uint64_t entries) { work_.united += entries; }
-  /// Entries that this rank puts back in the end.
+  /// Entries that this rank puts back at the end.
   void drop(std::uint64_t entries) { work_.applied += entries; }
-  /// A part of a list made a list, or parts joined.
+  /// A part of a list copied to a list, or parts joined.
   void copy(std::uint64_t entries) { work_.copied += entries; }
   void add(std::uint64_t elements) { work_.added += elements; }
   /// collectives::agree.
   void agree() { headers_along_tree(0); }
-  /// A message of so many bytes from every rank to every other; long ones one at a time, each
-  /// acknowledged.
+  /// A message of this many bytes from every rank to every other; long ones are sent one at a time,
+  /// each acknowledged.
   void spread(std::size_t bytes);
-  /// collectives::reduce_over_ranks of so many values of the accumulation type.
+  /// collectives::reduce_over_ranks of this many values of the accumulation type.
   void reduce(std::uint64_t values);
 
   [[nodiscard]] const Work& work() const { return work_; }
 
  private:
-  /// Of recursive doubling, with so many bytes behind each header.
+  /// The messages of recursive doubling, with this many bytes behind each header.
   void headers_along_tree(std::uint64_t bytes);
   void carry(std::uint64_t messages, double bytes, Route route);
-  /// A reduction round a ring of so many ranks, and the sums round it again.
+  /// A reduction round a ring of this many ranks, then the sums round it once more.
   void ring(std::uint64_t values, std::uint32_t ranks, Route route);
 
   CostShape shape_;

@@ -1,5 +1,5 @@
-// Sparse, algorithms room: how a result that every rank knows reaches the caller: recorded besides
-// the tensor, and, if no rank has sent its own selection, committed the same way on all.
+// Sparse, algorithms room: how a result that every rank knows reaches the caller: recorded in
+// addition to the tensor and, if no rank has sent its own selection, committed the same way on all.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 
 namespace gtopk::sparse {
 
-/// Records the result besides the tensor, if the caller wants that.
+/// Records the result in addition to the tensor, if the caller wants that.
 void note(const Delivered& delivered, EntryType type, const List& result);
 
-/// What sums are divided by: the number of ranks for a mean, and the inverse of the scale. Of a
-/// mean over contributors: 1, as each sum has been divided already.
+/// The divisor of sums: the number of ranks for a mean, and the inverse of the scale. For a mean
+/// over contributors: 1, as each sum has already been divided.
 template <class Value>
 [[nodiscard]] Value divisor_of(const SparseOptions& options, std::uint32_t ranks) {
   if (options.mean == MeanOver::kContributors) {
@@ -26,11 +26,11 @@ template <class Value>
   return static_cast<Value>((options.op == ReduceOp::kAvg ? ranks : 1) / options.scale);
 }
 
-/// Room for what divide_by_counts() makes of the result; the result itself where that is nothing.
+/// Memory for the output of divide_by_counts(); the result itself if that does nothing.
 [[nodiscard]] List means_room(engine::GroupView& group, const SparseCall& call, const List& result);
 
-/// Of a mean over contributors: each sum by the number of ranks that sent its index, and by the
-/// inverse of the scale.
+/// For a mean over contributors: divides each sum by the number of ranks that sent its index, and
+/// by the inverse of the scale.
 void divide_by_counts(const SparseCall& call, const List& result, const List& means);
 
 /// Whether every value of the result, divided and rounded, is finite.
@@ -39,26 +39,27 @@ void divide_by_counts(const SparseCall& call, const List& result, const List& me
 /// Tells the device what to commit; the entries are in its `delivered` already.
 void leave_to_device(const AccOnDevice& device, std::uint64_t entries, bool happened);
 
-/// Commits what find() finds on the executor: indices that every rank has sent acc at, and the
-/// sums. Residuals are cleared there. NaN, and no residual changed, unless every value, divided and
-/// rounded, is finite. On a device the entries must be in result_room(). find: as of settle().
+/// Commits what find() finds on the executor: indices at which every rank has sent acc, and the
+/// sums. Residuals are cleared there. The result is NaN, and no residual changes, unless every
+/// value, divided and rounded, is finite. On a device the entries must be in result_room(). find:
+/// as in settle().
 engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& call,
                                  std::function<List()> find);
 
-/// Room for `count` entries of the algorithms that make no lists.
+/// Memory for `count` entries of the algorithms that make no lists.
 [[nodiscard]] List entries_room(engine::GroupView& group, const SparseCall& call,
                                 std::size_t count);
 
 /// The same for the entries that are delivered.
 [[nodiscard]] List result_room(engine::GroupView& group, const SparseCall& call, std::size_t count);
 
-/// Room for `count` values that are summed over the ranks, all of acc or others.
+/// Memory for `count` values that are summed over the ranks: all of acc, or others.
 [[nodiscard]] void* sums_room(engine::GroupView& group, const SparseCall& call, std::size_t count);
 
-/// The first of `count` sums in the selection order, as many as there is room for.
+/// The first of `count` sums in the selection order, as many as fit.
 [[nodiscard]] List largest_of(EntryType type, const void* sums, std::size_t count, List room);
 
-/// Room for `count` entries at these addresses.
+/// A list of `count` entries at these addresses.
 [[nodiscard]] List list_at(const DetachedEntries& entries, std::size_t count);
 
 }  // namespace gtopk::sparse

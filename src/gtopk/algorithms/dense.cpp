@@ -1,6 +1,6 @@
 // Sparse, algorithms room: `dense`, which sends all of acc and leaves no residual: the baseline for
-// sparse results. acc travels in the accumulation type; collectives/all_reduce.hpp has the order of
-// summation. On a wire that codes values it goes another way (dense_coded.cpp).
+// sparse results. acc is sent in the accumulation type; collectives/all_reduce.hpp has the order of
+// summation. A wire that codes values uses dense_coded.cpp instead.
 #include <algorithm>
 #include <functional>
 
@@ -48,7 +48,7 @@ void commit_sums(const SparseCall& call, const void* acc, std::uint32_t ranks, b
 
 Task<void> dense(GroupView& group, SparseCall call) {
   const auto d = static_cast<std::size_t>(call.d);
-  // acc is a copy: the gradient must still be there if ranks turn out to differ.
+  // acc is a copy, as the gradient must still be there if the ranks' calls differ.
   group.enter("compress");
   Task<void*> accumulating = accumulate_all(group, call);
   void* const acc = co_await accumulating;

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the two ways of `dense`.
+// Sparse, algorithms room: the two variants of `dense`.
 #pragma once
 
 #include <memory>

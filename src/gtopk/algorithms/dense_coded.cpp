@@ -8,7 +8,7 @@
 //      that coded it, and what it lost of a sum in the owner's.
 //
 // In round s a rank sends to rank + s and receives from rank - s, so no two ranks send to the same
-// one. Long messages wait until the one before has arrived: one at a time on each link.
+// one. Long messages wait until the previous one has arrived: one at a time on each link.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,8 +36,8 @@ using engine::Message;
 using engine::Task;
 using Code = std::span<std::byte>;
 
-/// The codes that one rank sends and receives in a step, one of each other rank; none is empty on
-/// one side only. Receives are posted when it is made.
+/// The codes that one rank sends and receives in a step, one for each other rank; none is empty on
+/// only one side. Receives are posted by the constructor.
 class Swap {
  public:
   /// sent(to) and received(from) are the codes.
@@ -55,8 +55,8 @@ class Swap {
     }
   }
 
-  /// Short codes all at once, long ones each after the one before has arrived. meanwhile(i), or
-  /// null: what there is to compute while long code i - 1 is on its way.
+  /// Sends short codes all at once, and each long one after the previous one has arrived.
+  /// meanwhile(i), or null: computation to do while long code i - 1 is on its way.
   Task<void> run(bool paced, const std::function<Computation(std::size_t)>& meanwhile) {
     if (!paced) {
       for (const Round& round : rounds_) {
@@ -116,7 +116,7 @@ CodedSums codes_of(GroupView& group, const SparseCall& call, const BlockCoder& c
           .sums = group.buffer(regions.size(group.rank()) * size_of(value))};
 }
 
-/// Codes what goes to the `round`-th other rank, or, behind all of these, this rank's own region.
+/// Codes what goes to the `round`-th other rank or, after all of these, this rank's own region.
 Computation code_round(GroupView& group, const SparseCall& call, const CodedSums& codes,
                        std::size_t round) {
   const auto region = static_cast<std::uint32_t>((group.rank() + round + 1) % group.size());
@@ -145,7 +145,7 @@ Task<void> exchange(GroupView& group, const SparseCall& call, const CodedSums& c
   Computation summing =
       group.compute(codes.regions.size(group.rank()), [&] { code_sum(call, codes); });
   co_await summing;
-  // A rank's contribution has been added: its sum may come where it was.
+  // A rank's contribution has been added, so its sum may overwrite it.
   const Code own = codes.sum_code(group.rank());
   Swap sums(
       group, first_step + 1, [&](std::uint32_t /*to*/) { return own; },
@@ -166,7 +166,7 @@ Task<void> dense_coded(GroupView& group, SparseCall call, const BlockCoder& code
     turn = std::make_unique<engine::Turn>(group);
   }
   group.enter("compress");
-  // Where codes are paced, only the first: the others are coded while the one before travels.
+  // If codes are paced, only the first: the others are coded while the previous one is on its way.
   for (std::size_t round = 0; round < (turn ? 1 : group.size()); ++round) {
     Computation coding = code_round(group, call, codes, round);
     co_await coding;

@@ -4,7 +4,7 @@
 // send to its next partner while its last list is still leaving. The two would share its link, the
 // receiver of the older one would be late for the next round, and delays would build up
 // (docs/performance.md). So the receiver acknowledges a long list with an empty message, and the
-// sender waits for it.
+// sender waits for that.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace gtopk::sparse {
 
 class [[nodiscard]] Departure {
  public:
-  /// `parts`: what parts_of() says, and the list's header.
+  /// `parts`: the result of parts_of(), and the list's header.
   Departure(engine::GroupView& group, std::uint32_t to, std::uint32_t step,
             std::span<const std::byte> list, std::uint32_t parts)
       : acknowledgement_(expect_acknowledgement(group, to, step, list.size())) {
@@ -47,7 +47,7 @@ class [[nodiscard]] Departure {
     }
   }
 
-  /// Called by the receiver of a list of so many bytes, its header included; `from` is the sender.
+  /// Called by the receiver of a list of `bytes` bytes, including its header; `from` is the sender.
   static void acknowledge(engine::GroupView& group, std::uint32_t from, std::uint32_t step,
                           std::size_t bytes) {
     if (bytes > kAcknowledgedBytes) {
@@ -55,13 +55,13 @@ class [[nodiscard]] Departure {
     }
   }
 
-  /// Of its tag: 0 of the first part, or of the whole list.
+  /// The chunk of a part's tag: 0 for the first part, or for the whole list.
   [[nodiscard]] static std::uint32_t chunk_of_part(std::uint32_t part) {
     return part == 0 ? 0 : kAcknowledgement + part;
   }
 
  private:
-  static constexpr std::uint32_t kAcknowledgement = 1;  // its chunk
+  static constexpr std::uint32_t kAcknowledgement = 1;  // the acknowledgement's chunk
 
   static std::optional<engine::Message> expect_acknowledgement(engine::GroupView& group,
                                                                std::uint32_t to, std::uint32_t step,

@@ -1,6 +1,6 @@
-// Sparse, algorithms room: the way of one gradient whose tensor and residual are on a device: the
-// selection is handed in as a list, and the commit handed out as lists. Between the two it is every
-// algorithm's own exchange.
+// Sparse, algorithms room: one gradient whose tensor and residual are on a device: the selection
+// comes in as a list, and the commit goes out as lists. Between the two it is every algorithm's own
+// exchange.
 #include "gtopk/detached.hpp"
 
 #include <fmt/format.h>
@@ -52,14 +52,14 @@ namespace {
 using engine::GroupView;
 using engine::Task;
 
-/// An entry that a rank selected is dropped at most once, wherever that is; a wire that rounds
-/// loses something of each list besides, a selection's or a node's.
+/// An entry that a rank selected is dropped at most once, wherever that is. In addition, a wire
+/// that rounds loses something of each list, whether a selection's or a node's.
 std::uint64_t most_returned(const Plan& plan, std::uint32_t ranks) {
   const std::uint64_t rounded = plan.lists.codec->rounds() ? std::uint64_t{ranks} + 1 : 0;
   return (ranks + rounded) * plan.lists.leaf;
 }
 
-/// For messages.
+/// Used in messages.
 std::string selectors_on_devices() {
   std::string names;
   for (const Choice& choice : selectors()) {

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: what calls have in common whose tensor and residual are on a device.
+// Sparse, algorithms room: what all calls share whose tensor and residual are on a device.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace gtopk::sparse {
 
 [[nodiscard]] DetachedCapacity room_of(const Plan& plan, std::uint32_t ranks);
 
-/// Exchange and edits of a selection that a device has made. turn: as of sparse_all_reduce().
+/// Exchange and edits for a selection that a device has made. turn: as in sparse_all_reduce().
 engine::Task<void> run_detached(engine::GroupView& group, Detached step, SparseCall call, Plan plan,
                                 std::unique_ptr<engine::Turn> turn);
 

@@ -3,8 +3,8 @@
 //
 // Recursive halving without re-selection leaves each leaf the exact sums of one region. The k-th
 // largest key of all regions is then found digit by digit from histograms that the leaves add up;
-// each leaf cuts its region there, and the regions are gathered. With blocks a region is whole
-// ones, and its leaf cuts each of them by itself. Sums have the bits of `topk`.
+// each leaf cuts its region there, and the regions are gathered. With blocks, a region consists of
+// whole blocks, and its leaf cuts each of them separately. Sums have the bits of `topk`.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -32,8 +32,8 @@ struct Cut {
   std::uint64_t equals = 0;
 };
 
-/// Of the non-zeros whose key begins with `prefix`, counts how many have each value of the next
-/// digit, `shift` bits above the key's end.
+/// For the nonzero entries whose key begins with `prefix`, counts how many have each value of the
+/// next digit, `shift` bits above the key's end.
 void count_digits(EntryType type, const List& list, std::uint64_t prefix, std::uint32_t shift,
                   std::span<std::uint64_t> counts) {
   std::ranges::fill(counts, 0);
@@ -54,8 +54,8 @@ std::span<std::uint64_t> numbers(ListExchange& exchange) {
   return {reinterpret_cast<std::uint64_t*>(room), kDigits};
 }
 
-/// The k-th largest key over all leaves' lists; ties go by region, lower ones first. It is zero if
-/// there are fewer than k non-zeros.
+/// The k-th largest key over all leaves' lists; among equal keys lower regions come first. It is
+/// zero if there are fewer than k nonzero entries.
 Task<Cut> find_cut(ListExchange& exchange, const Tree& tree, List mine, std::uint32_t first_step) {
   const EntryType type = exchange.plan().type;
   LeafSum counting(exchange.group(), tree, kDigits);
@@ -97,7 +97,7 @@ Task<List> exact_rounds(ListExchange& exchange, const Tree& tree, std::uint32_t 
     mine = co_await halving;
   }
 
-  if (exchange.plan().blocks) {  // all of a block is in one region
+  if (exchange.plan().blocks) {  // a block is entirely in one region
     mine = exchange.cut(mine);
   } else {
     Task<Cut> finding = find_cut(exchange, tree, mine, step);
@@ -123,7 +123,7 @@ Task<List> exact(ListExchange& exchange, List mine) {
   return walk_tree(exchange, mine, exact_rounds);
 }
 
-/// Balanced regions and disjoint selections.
+/// Assumes balanced regions and disjoint selections.
 void exact_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Tree& tree = path.tree();
@@ -139,7 +139,7 @@ void exact_cost(CriticalPath& path) {
   };
   words(tree.leaves() - 1);  // the cuts
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
-    // Before the round a leaf has the union of 2^round such parts.
+    // Before the round, a leaf has the union of 2^round such parts.
     const std::uint64_t sent = path.united(path.ranks_below(round)) >> (round + 1);
     path.copy(sent);
     path.list(sent, round == 0 && !path.folds() ? Holds::kPart : Holds::kSums,

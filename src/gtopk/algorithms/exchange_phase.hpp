@@ -1,5 +1,5 @@
 // Sparse, algorithms room: the phase between select and commit: an algorithm's walk from this
-// rank's list to the result, in its turn.
+// rank's list to the result, when its turn comes.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,9 @@
 
 namespace gtopk::sparse {
 
-/// Long lists exchange one operation after the other; short ones pass them by. The place in line is
-/// taken before anything is awaited, here or by the caller that hands it in, and given up when the
-/// last list has left.
+/// Operations with long lists exchange one after the other; short lists overtake them. The place in
+/// line is taken before anything is awaited, here or by the caller that passes it in, and released
+/// when the last list has left.
 class ExchangePhase {
  public:
   ExchangePhase(engine::GroupView& group, const Plan& plan, std::unique_ptr<engine::Turn> turn)
@@ -55,7 +55,7 @@ class ExchangePhase {
   const Plan& plan_;
   ListExchange exchange_;
   std::optional<engine::Turn> turn_;
-  std::unique_ptr<engine::Turn> handed_in_;  // its operation has it already
+  std::unique_ptr<engine::Turn> handed_in_;  // set if the caller already has the place
 };
 
 }  // namespace gtopk::sparse

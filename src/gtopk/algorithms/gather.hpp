@@ -16,18 +16,18 @@
 
 namespace gtopk::sparse {
 
-/// All of acc, in memory that lives as long as the operation. Of a device it is there when the
-/// operation starts, unless it is to be asked for.
+/// All of acc, in memory that lives as long as the operation. On a device it is there when the
+/// operation starts, unless it must be requested.
 engine::Task<void*> accumulate_all(engine::GroupView& group, const SparseCall& call);
 
-/// acc at the list's indices, which ascend, into its values; all NaN when any acc is not finite,
-/// asked for or not.
+/// Writes acc at the list's indices, which ascend, to its values; all NaN if any acc is not finite,
+/// whether read or not.
 void gather(const SparseCall& call, EntryType type, const List& list);
 
-/// The same of values that a device has written.
+/// The same for values that a device has written.
 void spoil_unless_finite(const AccOnDevice& there, EntryType type, const List& list);
 
-/// Calls visit(begin, acc, count, finite) for stretches of acc, in order, none longer than
+/// Calls visit(begin, acc, count, finite) for consecutive stretches of acc, none longer than
 /// `Stretch`.
 template <class T, std::size_t Stretch, class Visit>
 void for_each_stretch_of_acc(const SparseCall& call, Visit visit) {

@@ -1,10 +1,10 @@
 // Sparse, algorithms room: `gtopk-placed`: gTop-k whose tree follows the hosts. The ranks of a host
-// are merged first, along a tree of their own; then one list per host crosses the network, as in
-// `gtopk` with as many ranks.
+// are merged first, along their own tree; then one list per host crosses the network, as in `gtopk`
+// with as many ranks.
 //
-// Shi et al., arXiv 1901.04359, Alg. 3, over ranks in an order that the paper leaves open. Unlike
-// in `hierarchical`, nodes inside hosts select again, too, so a host's lists go up a tree rather
-// than to its leader one after the other.
+// It is Shi et al., arXiv 1901.04359, Alg. 3, over ranks in an order that the paper leaves open.
+// Unlike in `hierarchical`, nodes inside hosts re-select, too, so a host's lists go up a tree
+// instead of to its leader one after the other.
 #include <algorithm>
 
 #include "src/engine/host_map.hpp"
@@ -32,7 +32,7 @@ Task<List> inside_and_between(ListExchange& exchange, List mine) {
   Task<void> hearing = announcement.heard();
   co_await hearing;
 
-  // No two ranks meet in both walks, so their steps may have the same numbers.
+  // No two ranks meet in both walks, so their steps may share numbers.
   const std::uint32_t first_step = Tree(hosts.ranks()).end_step();
   const std::uint32_t rank = exchange.group().rank();
   const auto members = hosts.ranks_of(hosts.host_of(rank));

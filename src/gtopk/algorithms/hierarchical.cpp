@@ -39,7 +39,7 @@ Task<List> by_hosts(ListExchange& exchange, List mine) {
     co_return result;
   }
 
-  // The host: its lists are added in rank order; the last addition selects.
+  // On a host, lists are added in rank order; the last addition selects.
   const auto others = hosts.ranks_of(host).subspan(1);
   for (const std::uint32_t other : others) {
     Task<List> receiving = exchange.receive(other, up, 1);
@@ -58,7 +58,7 @@ Task<List> by_hosts(ListExchange& exchange, List mine) {
   co_return mine;
 }
 
-/// The path of the largest host's leader, which takes its host's lists one after the other.
+/// The path of the largest host's leader, which receives its host's lists one after the other.
 void hierarchical_cost(CriticalPath& path) {
   const Routes& routes = path.routes();
   if (routes.hosts() == path.tree().ranks()) {

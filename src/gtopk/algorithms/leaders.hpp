@@ -1,5 +1,5 @@
-// Sparse, algorithms room: walks along trees of other things than the group's ranks in their order:
-// of its hosts, for which their leaders speak, or of the ranks of one host.
+// Sparse, algorithms room: walks along trees of something other than the group's ranks in order: of
+// its hosts, represented by their leaders, or of the ranks of one host.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace gtopk::sparse {
 
-/// An exchange in which numbers stand for ranks. RankOf: number -> rank. Its steps begin behind
-/// `first_step`.
+/// An exchange in which numbers stand for ranks. RankOf: number -> rank. Its steps begin
+/// at `first_step`.
 template <class RankOf>
 class Numbered {
  public:
@@ -43,7 +43,7 @@ class Numbered {
   std::uint32_t first_step_;
 };
 
-/// gTop-k among the hosts, of their lists: for a leader.
+/// gTop-k of the hosts' lists between hosts; called by leaders.
 inline engine::Task<List> between_hosts(ListExchange& exchange, std::uint32_t first_step,
                                         List mine) {
   const engine::HostMap& hosts = exchange.group().hosts();

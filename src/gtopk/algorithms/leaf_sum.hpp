@@ -1,6 +1,6 @@
 // Sparse, algorithms room: sums of unsigned integers over the leaves of the tree, by recursive
-// doubling: the numbers that all leaves must agree on (where regions are cut, how many keys are
-// how large). It knows no lists.
+// doubling: the numbers that all leaves must agree on (where regions are cut, how many keys have
+// which size). It knows no lists.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace gtopk::sparse {
 
-/// One leaf's part, for the rank that speaks for it. May be used again and again; a sum takes as
-/// many steps as the tree has rounds, one message of all words each.
+/// One leaf's part, for the rank that represents it. It can be reused; a sum takes as many steps as
+/// the tree has rounds, each with one message of all words.
 class LeafSum {
  public:
   LeafSum(engine::GroupView& group, const collectives::Tree& tree, std::size_t words);
@@ -22,10 +22,11 @@ class LeafSum {
   /// What this leaf adds; afterwards the sums, the same on every leaf.
   [[nodiscard]] std::span<std::uint64_t> words() const { return words_of(mine_); }
 
-  /// The nearest leaf first. Throws Error{kMismatch} for what no rank of this call would have sent.
+  /// Sums with the nearest leaf first. Throws Error{kMismatch} for anything that no rank of this
+  /// call would have sent.
   engine::Task<void> sum(std::uint32_t first_step);
-  /// The farthest leaf first, as regions join (regions.hpp). below: beside it, the sums over those
-  /// leaves alone whose regions lie below this leaf's.
+  /// Sums with the farthest leaf first, as regions join (regions.hpp). below: in addition, the sums
+  /// over only those leaves whose regions are below this leaf's.
   engine::Task<void> sum(std::uint32_t first_step, std::span<std::uint64_t> below);
 
  private:

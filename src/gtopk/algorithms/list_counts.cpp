@@ -1,5 +1,5 @@
-// Sparse, algorithms room: lists whose entries say how many ranks are in them. A rank's own
-// selection does not: that is one.
+// Sparse, algorithms room: lists whose entries count the ranks in them. A rank's own selection has
+// no counts, as each would be one.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -32,7 +32,7 @@ Rounded ListExchange::round(const List& list, std::size_t count, bool answers,
   }
   List lost;
   if (answers) {
-    lost = make(count);  // never sent: only its room is used
+    lost = make(count);  // never sent: only its memory is used
   }
   const Rounded rounded =
       plan_.codec->round(plan_.type, list, count, answers ? &lost : nullptr, zeros_are_lost);
@@ -167,9 +167,9 @@ Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, s
   co_return list;
 }
 
-// What follows copies its lists before it makes another one: in a coroutine, g++ 12 has the result
-// of `mine = exchange.merge(mine, theirs, speaker)` written to `mine` itself while it is still
-// read.
+// The functions below copy their lists before they make another one: in a coroutine, g++ 12 writes
+// the result of `mine = exchange.merge(mine, theirs, speaker)` to `mine` itself while it is still
+// being read.
 
 List ListExchange::unite(const List& one, const List& other) {
   const List left = one;
@@ -215,7 +215,7 @@ List ListExchange::merge(const List& one, const List& other, std::uint32_t speak
     if (!answers) {
       merged = merge_into(nullptr);
     } else {
-      List list = make(both);  // never sent: only its room is used
+      List list = make(both);  // never sent: only its memory is used
       EntriesOut<Value, Index> dropped = list.room<Value, Index>();
       merged = merge_into(&dropped);
       if (merged.finite && merged.dropped != 0) {
@@ -233,7 +233,7 @@ template <class Divide>
 List ListExchange::cut_by(const List& whole, Divide divide) {
   const List list = whole;
   List kept = make(list.size);
-  List rest = make(list.size);  // never sent: only its room is used
+  List rest = make(list.size);  // never sent: only its memory is used
   visit_entry(plan_.type, [&]<class Value, class Index>() {
     const Merged merged = divide.template operator()<Value, Index>(
         list.entries<Value, Index>(), kept.room<Value, Index>(), rest.room<Value, Index>());

@@ -22,10 +22,11 @@
 
 namespace gtopk::sparse {
 
-/// Of its own selection what rounding lost, and of every node (the fold and the rounds) that and
-/// what it dropped. A host's node takes the place of a round: where two ranks share a host, fewer
-/// hosts than ranks fold and go round. Nor have the two trees of `gtopk-placed` more levels: of m
-/// ranks and H hosts, both of them folding, log2 m + log2 H stays below log2 mH by one.
+/// What rounding lost of the rank's own selection and, for every node (the fold and the rounds),
+/// what rounding lost and what it dropped. A host's node replaces a round: where two ranks share a
+/// host, fewer hosts than ranks fold and take part in rounds. The two trees of `gtopk-placed` do
+/// not have more levels either: for m ranks and H hosts, both of them folding, log2 m + log2 H
+/// stays below log2 mH by one.
 inline constexpr std::size_t kMostDropped = 1 + 2 * (1 + transport::TagBits::kSource);
 
 class ListExchange final : private Rooms {
@@ -40,8 +41,8 @@ class ListExchange final : private Rooms {
     return plan_.codec->message_bytes(plan_.type, plan_.leaf, plan_.d) > kAcknowledgedBytes;
   }
 
-  /// Makes a list of up to `capacity` entries to write; close it afterwards. If not finite, it has
-  /// no entries.
+  /// Makes a list of up to `capacity` entries to write; close it afterwards. If it is not finite,
+  /// it has no entries.
   [[nodiscard]] List make(std::size_t capacity) {
     return plan_.codec->make(plan_.type, capacity, *this);
   }
@@ -66,7 +67,8 @@ class ListExchange final : private Rooms {
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker) {
     return merge(left, right, speaker, plan_.k);
   }
-  /// The same for a node that keeps the first `keep` of its union; with blocks, those of each.
+  /// The same for a node that keeps the first `keep` of its union; with blocks, the first of each
+  /// block.
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker,
                            std::uint64_t keep);
 
@@ -101,29 +103,29 @@ class ListExchange final : private Rooms {
   [[nodiscard]] Rounded round(const List& list, std::size_t count, bool answers,
                               bool zeros_are_lost);
 
-  /// Of a list that covers that many ranks; 0 if lists have no counts.
+  /// Bytes for the counts of a list that covers that many ranks; 0 if lists have no counts.
   [[nodiscard]] std::size_t room_of_counts(std::uint64_t ranks) const;
-  /// Of the entries of a list made of two others, where lists have counts.
+  /// Adds up the counts of a list made of two others, if lists have counts.
   void add_up_counts(List& list, const List& left, const List& right);
-  /// A copy of the message of a list with counts, and these behind it.
+  /// A copy of the message of a list with counts, followed by these.
   [[nodiscard]] std::span<std::byte> with_counts(std::span<const std::byte> message,
                                                  const List& list);
-  /// How many of the bytes received are not counts. Throws Damaged.
+  /// The number of received bytes that are not counts. Throws Damaged.
   [[nodiscard]] std::size_t before_counts(const collectives::Header& header,
                                           std::size_t received) const;
-  /// Throws Damaged.
+  /// Decodes the counts of a list. Throws Damaged.
   void read_counts(std::span<const std::byte> code, List& list);
 
   void post(std::uint32_t to, std::uint32_t step, const List& list);
-  /// What `divide` keeps of a list; this rank is responsible for what it drops. divide:
-  /// Merged operator()<Value, Index>(entries, room to keep, room to drop).
+  /// What `divide` keeps of a list; this rank is responsible for what it drops. divide: Merged
+  /// operator()<Value, Index>(entries, memory to keep, memory to drop).
   template <class Divide>
   List cut_by(const List& list, Divide divide);
-  /// Checks what has arrived and acknowledges it: the first `received` bytes of the room, and what
-  /// other parts there are.
+  /// Checks what has arrived, the first `received` bytes of `room` and any other parts, and
+  /// acknowledges it.
   engine::Task<List> open(std::span<std::byte> room, std::size_t received, std::uint32_t from,
                           std::uint32_t step, std::uint64_t ranks);
-  /// Receives the parts behind the first; returns the bytes of all.
+  /// Receives the parts after the first; returns the bytes of all.
   engine::Task<std::size_t> receive_parts(std::span<std::byte> room, std::size_t first,
                                           std::uint32_t parts, std::uint32_t from,
                                           std::uint32_t step);

@@ -10,7 +10,7 @@
 
 namespace gtopk::sparse {
 
-/// One exchange, as all ranks agreed on it.
+/// One exchange, as agreed by all ranks.
 struct ListPlan {
   EntryType type;
   std::uint64_t d = 0;
@@ -18,11 +18,11 @@ struct ListPlan {
   std::uint64_t k = 0;
   /// The most entries that one rank selects: k, or somewhat more with an approximate selector.
   std::uint64_t leaf = 0;
-  /// A node keeps the first k of its union (gTop-k), else all of it (Top-k).
+  /// A node keeps the first k of its union (gTop-k), otherwise all of it (Top-k).
   bool reselects = true;
-  /// Lists say how many ranks are in each sum.
+  /// Lists count the ranks in each sum.
   bool counted = false;
-  /// Where each block has its own k, of which `k` is the sum.
+  /// Set if each block has its own k, of which `k` is the sum.
   Blocks blocks{};
   const Codec* codec = nullptr;
 

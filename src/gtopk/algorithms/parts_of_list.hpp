@@ -1,6 +1,6 @@
 // Sparse, algorithms room: how a long list is cut into parts, one for each connection to its
 // receiver. All parts but the last are as long as the first, which begins with the header and says
-// how many there are: so a receiver knows from it where each of the others belongs.
+// how many there are. So a receiver knows from it where each of the others belongs.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline constexpr std::size_t kAcknowledgedBytes = 16384;
 
 inline constexpr std::uint32_t kMostParts = transport::kMostConnections;
 
-/// The number of parts of a message of so many bytes over so many connections.
+/// The number of parts of a message of this many bytes over this many connections.
 [[nodiscard]] constexpr std::uint32_t parts_of(std::size_t bytes, std::uint32_t connections) {
   return bytes <= kAcknowledgedBytes ? 1 : std::clamp(connections, 1U, kMostParts);
 }

@@ -22,7 +22,7 @@ class Permutation {
     }
   }
 
-  /// Where `element`, below d, goes to. At most four steps on average.
+  /// The image of `element`, which is below d. Takes at most four steps on average.
   [[nodiscard]] std::uint64_t operator()(std::uint64_t element) const {
     do {
       element = network(element);

@@ -1,10 +1,10 @@
-// Sparse, algorithms room: the indices [0, d) cut into regions of neighbouring ones, and a leaf's
+// Sparse, algorithms room: the indices [0, d) cut into regions of consecutive indices, and a leaf's
 // way through them: by recursive halving to the one region that it reduces, and by recursive
 // doubling back to all. It knows neither which entries a node keeps nor why.
 //
 // In round t = 0, 1, ... leaf l swaps with leaf l xor 2^t, as in the tree, so that sums are added
 // in the tree's order; bit t of l says which half of its range the leaf keeps. With s rounds of
-// halving there are 2^s regions, and the leaf's is the one whose number has the lowest s bits of l
+// halving there are 2^s regions, and the leaf's is the one whose number is the lowest s bits of l
 // in reverse.
 #pragma once
 
@@ -42,7 +42,7 @@ class Regions {
     }
     return region == count() ? d_ : cuts_[region - 1];
   }
-  /// The entries, of k in all, that these regions have together.
+  /// The entries, out of k, that these regions have together.
   [[nodiscard]] std::uint64_t entries(RegionRange range) const {
     return collectives::chunk_begin(k_, count(), range.end) -
            collectives::chunk_begin(k_, count(), range.first);
@@ -54,9 +54,9 @@ class Regions {
   std::uint64_t k_;
 };
 
-/// All leaves agree on 2^splits regions: cut j lies where the j-th of as many parts of a leaf's
-/// list begins, on average over the leaves; of k = d entries all regions are as long. With blocks a
-/// cut moves down to where one begins. Takes as many steps as the tree has rounds.
+/// All leaves agree on 2^splits regions: cut j is where the j-th of as many parts of a leaf's list
+/// begins, on average over the leaves; with k = d all regions have the same length. With blocks, a
+/// cut moves down to the beginning of one. Takes as many steps as the tree has rounds.
 engine::Task<Regions> agree_on_regions(ListExchange& exchange, const collectives::Tree& tree,
                                        const List& mine, std::uint32_t splits,
                                        std::uint32_t first_step);
@@ -75,7 +75,7 @@ class RegionWalk {
   [[nodiscard]] RegionRange range() const { return range_; }
 
   /// Sends the partner its half of the range, and merges the partner's entries of this leaf's half
-  /// with its own. ranks: how many the partner's list stands for.
+  /// with its own. ranks: the number of ranks that the partner's list covers.
   engine::Task<List> halve(List mine, std::uint32_t round, std::uint32_t step, std::uint64_t ranks);
   /// Swaps ranges with the partner and joins them: the inverse of halve(round).
   engine::Task<List> join(List mine, std::uint32_t round, std::uint32_t step);

@@ -1,10 +1,10 @@
 // Sparse, algorithms room: `rs-ag`: regions reduced and re-selected, then gathered: O(k) on the
 // wire for any P.
 //
-// Of the family of Ok-Topk (Li and Hoefler, PPoPP 2022: regions balanced by where the ranks'
-// entries lie) and SparDL (Zhao et al., ICDE 2024, arXiv 2304.00737: every merge re-selects, and
-// what it drops stays with the rank that merged). Unlike both: recursive halving along the tree,
-// exact re-selection, and ties by index.
+// It belongs to the family of Ok-Topk (Li and Hoefler, PPoPP 2022: regions balanced by the
+// positions of the ranks' entries) and SparDL (Zhao et al., ICDE 2024, arXiv 2304.00737: every
+// merge re-selects, and what it drops stays with the rank that merged). Unlike both, it uses
+// recursive halving along the tree, exact re-selection, and ties by index.
 #include <algorithm>
 #include <bit>
 

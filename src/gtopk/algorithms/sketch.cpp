@@ -33,7 +33,7 @@ constexpr std::uint64_t kColumnsPerEntry = 10;
 /// p2: the exact values of p2 k elements are summed; chosen by measurement.
 constexpr std::uint64_t kHeavyPerEntry = 8;
 
-/// Whether both rounds together send less than all of acc would.
+/// Whether both rounds together send less than all of acc.
 bool pays(std::uint64_t d, std::uint64_t k) {
   return (CountSketch::kRows * kColumnsPerEntry + kHeavyPerEntry) * k < d;
 }
@@ -58,7 +58,7 @@ Key<Accumulation<T>> largest_key(const SparseCall& call) {
   return largest;
 }
 
-/// The sketch of acc; all NaN if any acc is not finite. `numbers`: as many, for the sums.
+/// The sketch of acc; all NaN if any acc is not finite. `numbers`: as many cells, for the sums.
 template <class T>
 void accumulate_sketch(const SparseCall& call, const CountSketch& sketch,
                        std::span<std::uint64_t> numbers, std::span<Accumulation<T>> cells) {
@@ -83,7 +83,7 @@ void accumulate_sketch(const SparseCall& call, const CountSketch& sketch,
   });
 }
 
-/// The two halves of the algorithm that read acc or go over all elements; on the CPU, or on the
+/// The two halves of the algorithm that read acc or visit all elements; on the CPU, or on the
 /// device that has acc.
 class Sketcher {
  public:
@@ -98,15 +98,15 @@ class Sketcher {
     heaviest_.size = most;
   }
 
-  /// Of this rank, then summed over the ranks.
+  /// This rank's cells, then their sums over the ranks.
   [[nodiscard]] void* cells() const { return cells_; }
   [[nodiscard]] std::size_t cell_count() const { return sketch_.cells(); }
-  /// The heaviest elements, in the order of the index, and acc there.
+  /// The heaviest elements, in index order, and acc there.
   [[nodiscard]] const List& heaviest() const { return heaviest_; }
 
   Task<void> sketch() {
     if (call_.device) {
-      co_return;  // the cells are there
+      co_return;  // the cells are already there
     }
     const std::span<std::byte> memory = group_.buffer(cell_count() * sizeof(std::uint64_t));
     const std::span numbers(reinterpret_cast<std::uint64_t*>(memory.data()), cell_count());
@@ -118,8 +118,8 @@ class Sketcher {
     co_await sketching;
   }
 
-  /// From the summed cells. Always as many values, so ranks cannot disagree on how many: NaN if a
-  /// cell is not finite, zeros behind what is found.
+  /// Finds them from the summed cells. There are always as many values, so ranks cannot disagree on
+  /// the number: NaN if a cell is not finite, and zeros after what is found.
   Task<void> find() {
     bool finite = false;
     std::size_t found = 0;
@@ -176,7 +176,7 @@ class Sketcher {
 List delivered_of(EntryType type, const List& heaviest, const List& room) {
   const List result = largest_of(type, heaviest.values, heaviest.size, room);
   visit_entry(type, [&]<class Value, class Index>() {
-    // Positions among the heaviest; these ascend with their indices.
+    // Positions among the heaviest, which ascend with their indices.
     const auto from = heaviest.entries<Value, Index>();
     auto* const indices = result.room<Value, Index>().indices;
     std::transform(indices, indices + result.size, indices,

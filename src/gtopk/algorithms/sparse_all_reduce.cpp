@@ -83,7 +83,7 @@ Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan,
   }
   if (!plan.algorithm->selects()) {
     turn.reset();
-    call.options.k = plan.lists.k;  // however it was asked for
+    call.options.k = plan.lists.k;  // whether given as k or as a density
     Task<void> whole = plan.algorithm->whole(group, call);
     co_await whole;
     co_return;

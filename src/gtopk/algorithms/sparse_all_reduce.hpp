@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the whole way of one gradient: plan, select, exchange, commit.
+// Sparse, algorithms room: one gradient from start to end: plan, select, exchange, commit.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,9 @@ namespace gtopk::sparse {
 /// The call as a value; see gtopk/collectives.hpp. Throws Error{kInvalidArgument}.
 [[nodiscard]] Collective collective(SparseCall call);
 
-/// Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}; tensor and residual are then as they
-/// were. NaN or infinity on any rank, or an overflow: the tensor is NaN on every rank and the
-/// residual as it was. turn: the operation's place in line where it has one already, or null.
+/// Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}; tensor and residual are then
+/// unchanged. NaN or infinity on any rank, or an overflow: the tensor is NaN on every rank and the
+/// residual is unchanged. turn: the operation's place in line if it already has one, or null.
 engine::Task<void> sparse_all_reduce(engine::GroupView& group, SparseCall call, Plan plan,
                                      std::unique_ptr<engine::Turn> turn);
 

@@ -54,9 +54,9 @@ class GiveUpGate {
   StepGate* place_;
 };
 
-/// The end of a call on so many elements. decide(): whether its own part was finite on every rank;
-/// finish(happened) writes the result, or NaN. Both are one sweep if there is no gate between them.
-/// By std::ref() they are not copied, which takes memory if they capture much.
+/// The end of a call on this many elements. decide(): whether its own part was finite on every
+/// rank; finish(happened) writes the result, or NaN. Both are one sweep if there is no gate between
+/// them. Pass them by std::ref(): a copy allocates memory if they capture much.
 engine::Task<void> settle(engine::GroupView& group, StepGate* place, std::uint64_t elements,
                           std::function<bool()> decide, std::function<void(bool)> finish);
 
