@@ -21,10 +21,10 @@ struct PieceOf {
   std::uint64_t first_tile = 0;
 };
 
-/// Of elements, in all lists.
+/// The type of an element's index in all lists.
 using Index = std::uint32_t;
 
-/// A vector of d elements, less than 2^32, and its residual.
+/// A vector of d elements, fewer than 2^32, and its residual.
 struct VectorOf {
   DataType dtype = DataType::kFloat32;
   const PieceOf* pieces = nullptr;
@@ -45,10 +45,10 @@ struct SelectCall {
   SelectionRule rule;
   /// select_room() bytes.
   void* room = nullptr;
-  ListOf kept;             ///< room for rule.most
+  ListOf kept;             ///< capacity rule.most
   void* report = nullptr;  ///< device::Report
-  /// The numbers of a SelectorState: what the last step has left, and what this one leaves. Only
-  /// for the kind kThreshold, and may lie in pinned memory.
+  /// The numbers of a SelectorState: what the last step left, and what this one leaves. Only for
+  /// the kind kThreshold; may lie in pinned memory.
   const double* state = nullptr;
   double* next = nullptr;
 };
@@ -63,7 +63,7 @@ struct CommitCall {
   ListOf delivered;
   const void* counts = nullptr;  ///< EditCounts
   double divisor = 1;
-  /// Or null. If it is not 0, nothing is done; nothing has happened then, as counts say.
+  /// May be null. If it is not 0, the call does nothing: the counts say that nothing has happened.
   const std::uint64_t* unless = nullptr;
 };
 
@@ -71,12 +71,12 @@ struct CommitCall {
 struct AccumulateCall {
   VectorOf acc;
   void* to = nullptr;
-  /// Or null. If it is 0, nothing is done.
+  /// May be null. If it is 0, the call does nothing.
   const std::uint64_t* only_if = nullptr;
 };
 
-/// device/sums.hpp: acc at `count` indices. Those, the values and the report may lie in pinned
-/// memory; *finite is 1 beforehand.
+/// device/sums.hpp: acc at `count` indices. The indices, the values and the report may lie in
+/// pinned memory; *finite is 1 beforehand.
 struct GatherCall {
   VectorOf acc;
   const void* indices = nullptr;
@@ -95,8 +95,8 @@ struct SketchCall {
   void* cells = nullptr;
 };
 
-/// device/sketch.hpp: what is heavy in summed cells. Cells, entries and report may lie in pinned
-/// memory.
+/// device/sketch.hpp: finds what is heavy in summed cells. Cells, entries and report may lie in
+/// pinned memory.
 struct FindCall {
   DataType values = DataType::kFloat32;
   std::uint64_t d = 0;
@@ -106,7 +106,7 @@ struct FindCall {
   std::uint64_t most = 0;
   /// sketch_room() bytes.
   void* room = nullptr;
-  ListOf heaviest;         ///< room for `most`
+  ListOf heaviest;         ///< capacity `most`
   void* report = nullptr;  ///< device::Report
 };
 
@@ -117,14 +117,14 @@ struct CommitWholeCall {
   const void* sums = nullptr;
   const void* counts = nullptr;  ///< EditCounts
   double divisor = 1;
-  /// Or null. If it is 0, nothing is done.
+  /// May be null. If it is 0, the call does nothing.
   const std::uint64_t* only_if = nullptr;
 };
 
 /// The library's one symbol, gtopk_cuda_calls(), returns this. Results are cudaError_t, 0 for
 /// success.
 struct Calls {
-  /// Of this struct and all others here.
+  /// The version of this struct and all others here.
   static constexpr std::uint32_t kVersion = 10;
 
   std::uint32_t version;
@@ -137,7 +137,7 @@ struct Calls {
   const char* (*error_name)(int error);
   int (*gather)(const GatherCall& call, void* stream);
   int (*commit_whole)(const CommitWholeCall& call, void* stream);
-  /// Of both calls, for so many columns of d elements, of which `most` are found.
+  /// For both calls, with this many columns for d elements, of which `most` are found.
   std::size_t (*sketch_room)(DataType values, std::uint64_t columns, std::uint64_t d,
                              std::uint64_t most);
   int (*sketch)(const SketchCall& call, void* stream);

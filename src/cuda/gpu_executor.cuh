@@ -1,4 +1,5 @@
-// CUDA room: kernels of src/gtopk/device on the GPU: a block is a block, a phase ends at a barrier.
+// CUDA room: runs the kernels of src/gtopk/device on the GPU: a block is a thread block, and a
+// phase ends at a barrier.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,17 +32,17 @@ class GpuBlock {
     block.alone_ = true;
     return block;
   }
-  /// Whether all other blocks have come here before; then this one sees what they have written.
+  /// Whether all other blocks have come here before; this one then sees what they have written.
   /// `is_last`: in shared memory.
   [[nodiscard]] __host__ __device__ bool comes_last(std::uint32_t& ended,
                                                     std::uint32_t& is_last) const {
 #ifdef __CUDA_ARCH__
-    __syncthreads();  // thread 0 passes on what all threads of the block have written
+    __syncthreads();  // thread 0 publishes what all threads of the block have written
     if (threadIdx.x == 0) {
       __threadfence();
       const bool last = atomicAdd(&ended, 1U) + 1 == gridDim.x;
       if (last) {
-        __threadfence();  // and sees what those of the others have
+        __threadfence();  // and sees what the other blocks' threads have written
         ended = 0;
       }
       is_last = last ? 1 : 0;
@@ -59,7 +60,7 @@ class GpuBlock {
     __syncthreads();
 #endif
   }
-  /// All threads have read it before any of them goes on to write it.
+  /// All threads have read it before any of them continues and writes it.
   template <class T>
   [[nodiscard]] __host__ __device__ T read(const T& memory) const {
     const T seen = memory;
@@ -73,8 +74,8 @@ class GpuBlock {
   bool alone_ = false;
 };
 
-/// Of a multiprocessor: as many as any GPU of sm_80 and later holds of 256 threads (some hold 1536
-/// threads, others 2048). The compiler keeps to the registers that this leaves.
+/// Blocks per multiprocessor: as many blocks of 256 threads as any GPU from sm_80 on holds (some
+/// hold 1536 threads, others 2048). The compiler limits registers to what this leaves.
 inline constexpr unsigned kBlocksEach = 6;
 
 template <class Kernel>
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(sparse::device::kThreads, kBlocksEach)
   kernel(block, shared);
 }
 
-/// Hands launches to one stream; after an error no more.
+/// Enqueues launches on one stream; after an error it enqueues no more.
 class GpuExecutor {
  public:
   explicit GpuExecutor(void* stream) : stream_(static_cast<cudaStream_t>(stream)) {
@@ -119,8 +120,8 @@ class GpuExecutor {
   cudaError_t error_ = cudaSuccess;
 };
 
-/// Has the driver load a kernel in the place of launching it: at its first launch it might
-/// synchronise for that.
+/// Makes the driver load a kernel instead of launching it, as the first launch might synchronise to
+/// load it.
 class LoadingExecutor {
  public:
   [[nodiscard]] std::uint64_t wide() const { return 1; }

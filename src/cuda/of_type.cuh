@@ -1,5 +1,5 @@
 // CUDA room: the calls on tensors of one element type, which a source file compiles
-// (GTOPK_CUDA_TYPE), and library.cu picks.
+// (GTOPK_CUDA_TYPE) and library.cu selects.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // CUDA room: dispatches a call by its types, and enqueues its launches on an executor: that of the
-// GPU (gpu_executor.cuh), or a host executor in tests. Each source file that includes this asks for
+// GPU (gpu_executor.cuh), or a host executor in tests. Each source file that includes this chooses
 // the types that it compiles.
 #pragma once
 
@@ -103,7 +103,7 @@ template <class T, class Executor>
 void sketch(Executor& executor, const SketchCall& call) {
   using Value = Accumulation<T>;
   device::Room memory(static_cast<std::byte*>(call.room));
-  // What is found in it is not known yet, and has its room behind the rest.
+  // The number of entries to find is not known yet; their memory comes after the rest.
   const auto room = sketch_room_in<Value>(memory, call.columns, call.acc.d, 1);
   const auto hashes = sparse::SketchHashes::drawn_from(call.seed, call.columns);
   device::sketch<T>(executor, pieces_of<T>(call.acc), call.acc.d, hashes, room,
@@ -120,10 +120,10 @@ void find(Executor& executor, const FindCall& call) {
                         static_cast<device::Report*>(call.report));
 }
 
-/// So many elements that an exact selection looks for candidates first (device/select.hpp).
+/// An exact selection of this many elements looks for candidates first (device/select.hpp).
 inline constexpr std::uint64_t kMany = std::uint64_t{1} << 40U;
 
-/// Each launch that a call on tensors of a type may make, with arguments that mean nothing: for an
+/// Makes each launch that a call on tensors of a type may make, with meaningless arguments, for an
 /// executor that launches nothing.
 template <class T, class Executor>
 void launch_all_of_type(Executor& executor) {
@@ -148,7 +148,7 @@ void launch_all_of_type(Executor& executor) {
   sketch<T>(executor, SketchCall{});
 }
 
-/// The same of calls that know no element type but that of values.
+/// The same for calls that depend only on the type of values.
 template <class Value, class Executor>
 void launch_all_of_values(Executor& executor) {
   for (const std::uint64_t d : {std::uint64_t{0}, kMany}) {

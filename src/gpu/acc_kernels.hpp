@@ -1,5 +1,5 @@
-// GPU room: what an operation asks of acc on a device while it runs (gtopk/device_acc.hpp). A
-// launcher enqueues it then.
+// GPU room: what an operation needs from acc on a device while it runs (gtopk/device_acc.hpp). A
+// launcher enqueues it on request.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace gtopk::gpu {
 
 class AccKernels final : public AccDevice {
  public:
-  /// memory: owns what the calls work on; a launcher lets it go. whole: in pinned memory, 0; it
-  /// becomes 1 when all of acc is asked for.
+  /// memory: owns what the calls work on; a launcher releases it. whole: in pinned memory,
+  /// initially 0; it becomes 1 when all of acc is requested.
   AccKernels(const cuda::Calls& kernels, Launcher& launcher, std::shared_ptr<void> memory,
              std::uint64_t& whole)
       : kernels_(kernels), launcher_(launcher), memory_(std::move(memory)), whole_(whole) {}
 
-  /// How a sketch's heaviest elements are found, and acc there.
+  /// Sets how a sketch's heaviest elements are found, and acc there.
   void finds_by(const cuda::FindCall& find, const cuda::GatherCall& gather);
-  /// How all of acc is written. Only if it is asked for: the device looks at `whole`.
+  /// Sets how all of acc is written. It is written only if requested: the device checks `whole`.
   void accumulates_by(const cuda::AccumulateCall& call);
 
   void accumulate(Done done) override;
@@ -36,7 +36,7 @@ class AccKernels final : public AccDevice {
   Launcher& launcher_;
   const std::shared_ptr<void> memory_;
   std::uint64_t& whole_;
-  /// Enqueues the calls. Not of this: it may be gone once the operation is.
+  /// Enqueues the calls. It must not refer to this object, which may not outlive the operation.
   std::function<void(Driver::Stream)> answer_;
 };
 

@@ -1,5 +1,5 @@
-// GPU room: which way a sparse all-reduce of tensors on a device goes there. Pure functions of the
-// call's arguments.
+// GPU room: which path a sparse all-reduce of tensors on a device takes there. Pure functions of
+// the call's arguments.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +17,20 @@ struct DevicePath {
   DataType dtype = DataType::kFloat32;
   std::size_t pieces = 1;
   double divisor = 1;
-  /// It begins with a selection, unless there is none.
+  /// The selection that it begins with; empty if there is none.
   std::optional<SelectionRule> rule;
   DetachedCapacity edits;
-  /// There is no selection; or the algorithm is `auto`'s choice, and may be to sum all of acc.
+  /// Set if there is no selection, or if the algorithm is chosen by `auto`, which may sum all of
+  /// acc.
   std::optional<AccCapacity> sums;
 
   [[nodiscard]] bool is_auto() const { return rule && sums; }
-  /// Whether the operation may ask for acc while it runs.
+  /// Whether the operation may request acc while it runs.
   [[nodiscard]] bool asks() const { return has_sketch() || (is_auto() && sums->sums != 0); }
   [[nodiscard]] bool has_sketch() const { return sums && sums->columns != 0; }
 };
 
-/// What a call's tensors are, besides its options.
+/// Facts about a call's tensors, in addition to its options.
 struct Asked {
   std::uint64_t d = 0;
   DataType dtype = DataType::kFloat32;

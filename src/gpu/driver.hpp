@@ -1,5 +1,5 @@
-// GPU room: the functions of CUDA's driver. It is loaded when a GPU is asked for, so that nothing
-// links it, and they are declared here rather than taken from its headers.
+// GPU room: the functions of CUDA's driver. It is loaded when a GPU is first used, so that nothing
+// links it, and its functions are declared here instead of taken from its headers.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace gtopk::gpu {
 
-/// What a driver or the kernels have answered, in one line.
+/// A failure reported by a driver or the kernels, in one line.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -32,7 +32,7 @@ struct Driver {
   Result (*create_stream)(Stream* stream, unsigned flags) = nullptr;
   Result (*destroy_stream)(Stream stream) = nullptr;
   Result (*synchronize_stream)(Stream stream) = nullptr;
-  /// 0 if it has done all of its work, 600 if not; or why the device has failed.
+  /// 0 if it has done all of its work, 600 if not; otherwise why the device has failed.
   Result (*query_stream)(Stream stream) = nullptr;
   Result (*allocate)(std::uint64_t* address, std::size_t bytes) = nullptr;
   Result (*release)(std::uint64_t address) = nullptr;
@@ -43,23 +43,25 @@ struct Driver {
   /// The stream continues when *address - value, as a signed number, is at least 0 (flags 0).
   Result (*wait_value)(Stream stream, std::uint64_t address, std::uint32_t value,
                        unsigned flags) = nullptr;
-  /// Calls it on a thread of the driver's when the stream gets there. It must not call the driver.
+  /// Calls it on one of the driver's threads when the stream gets there. It must not call the
+  /// driver.
   Result (*launch_host_function)(Stream stream, HostFunction call, void* argument) = nullptr;
   /// *status: 0 if the stream is not captured into a graph.
   Result (*is_capturing)(Stream stream, int* status) = nullptr;
-  /// What this thread may call while another one captures a graph; *mode is the last one then.
+  /// Sets what this thread may call while another one captures a graph; *mode becomes the former
+  /// mode.
   Result (*exchange_capture_mode)(int* mode) = nullptr;
   Result (*error_name)(Result error, const char** name) = nullptr;
 
-  /// Loaded at the first call: the library that GTOPK_CUDA_DRIVER names, else libcuda.so.1. Throws
-  /// Failure, also later.
+  /// Loaded at the first call: the library that GTOPK_CUDA_DRIVER names, or else libcuda.so.1.
+  /// Throws Failure, also in later calls.
   [[nodiscard]] static const Driver& get();
 
   [[nodiscard]] const char* name_of(Result error) const;
-  /// Throws Failure, "the driver cannot WHAT: ...", unless that is a success.
+  /// Throws Failure, "the driver cannot WHAT: ...", unless the result is success.
   void check(Result result, const std::string& what) const;
-  /// Makes the primary context of that GPU this thread's, and keeps it until the process ends, as
-  /// torch does. Throws Failure.
+  /// Makes the primary context of that GPU current on this thread, and keeps it until the process
+  /// ends, as torch does. Throws Failure.
   void make_current(int ordinal) const;
 };
 

@@ -9,7 +9,7 @@ namespace gtopk::gpu {
 
 namespace {
 
-/// Memory that the device may still write to, whatever becomes of it: kept until the process ends.
+/// Keeps memory that the device may still write to until the process ends.
 void keep_for_good(std::shared_ptr<void> memory) {
   static std::mutex mutex;
   static auto* const kept = std::make_unique<std::vector<std::shared_ptr<void>>>().release();
@@ -19,13 +19,13 @@ void keep_for_good(std::shared_ptr<void> memory) {
 
 }  // namespace
 
-/// Shared by the launcher, the watch, and the driver's callback: one of them tells the end. What a
-/// driver that has failed holds of it is leaked.
+/// Shared by the launcher, the watch, and the driver's callback, one of which reports the end. What
+/// a failed driver holds of it is leaked.
 struct Launcher::Running {
   Running(Launcher* by, Job of) : launcher(by), job(std::move(of)) {}
 
   std::mutex mutex;
-  Launcher* launcher;  ///< null once the end has been told: it may be gone
+  Launcher* launcher;  ///< null once the end was reported, as it may no longer exist
   Job job;
   Watch::Number watched = 0;
 };
@@ -77,7 +77,7 @@ std::optional<Launcher::Job> Launcher::next() {
         return std::nullopt;
       }
     }
-    // Nothing is called back once the context has an error.
+    // The driver calls nothing back once the context has an error.
     if (const Driver::Result result = driver_.synchronize_stream(stream_); result != 0) {
       end_all(std::make_exception_ptr(Failure(
           fmt::format("{} has failed: {} ({})", device_, driver_.name_of(result), result))));
@@ -117,7 +117,7 @@ void Launcher::launch(Job job) {
   }
   const auto running = std::make_shared<Running>(this, std::move(job));
   {
-    const std::lock_guard not_yet(running->mutex);  // the watch may know already
+    const std::lock_guard not_yet(running->mutex);  // the watch may already know
     const std::lock_guard lock(mutex_);
     on_device_.push_back(running);
     running->watched = watch_.expect([running](const std::string& why) {
@@ -147,7 +147,7 @@ void Launcher::end(Running& running, const std::exception_ptr& error) noexcept {
   running.job.done(error);
   running.job.done = nullptr;
   launcher->watch_.forget(running.watched);
-  // Notified under the mutex: as soon as it is free, the launcher may be gone.
+  // Notify under the mutex: as soon as it is free, the launcher may be destroyed.
   const std::lock_guard lock(launcher->mutex_);
   std::erase_if(launcher->on_device_, [&](const auto& each) { return each.get() == &running; });
   if (error) {

@@ -13,7 +13,7 @@
 
 namespace gtopk::gpu {
 
-/// Deals one block out; from null it only measures.
+/// Divides one block; from null it only measures.
 class Deal {
  public:
   Deal(std::byte* begin, std::size_t line) : begin_(begin), line_(line) {}
@@ -43,10 +43,10 @@ struct SharedWorkspace {
   std::size_t table_at = 0;  ///< in bytes
   cuda::PieceOf* table = nullptr;
   SelectionReport* report = nullptr;  ///< of a selection, or of what is heavy in a sketch
-  SelectorState* last = nullptr;      ///< to be written before the selection, which reads it
+  SelectorState* last = nullptr;      ///< written before the selection, which reads it
   SelectorState* next = nullptr;
   std::uint64_t* finite = nullptr;
-  /// Of `auto`: 1 once all of acc is asked for, so that its sums are committed, and no lists.
+  /// For `auto`: 1 once all of acc is requested, so that its sums are committed, and no lists.
   std::uint64_t* whole = nullptr;
   Detached lists;
   AccOnDevice sums;
@@ -85,7 +85,7 @@ struct SharedWorkspace {
     return all;
   }
 
-  /// Before each step: nothing has been selected, and nothing has happened.
+  /// Call before each step: nothing has been selected, and nothing has happened.
   void reset() const {
     *report = SelectionReport();
     *last = SelectorState();

@@ -10,7 +10,7 @@
 namespace gtopk::gpu {
 namespace {
 
-/// The device's memory of a step.
+/// A step's memory on the device.
 struct DeviceWorkspace {
   cuda::PieceOf* table = nullptr;
   std::byte* sketch = nullptr;
@@ -101,7 +101,7 @@ void Step::lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> piec
     acc_kernels_->accumulates_by({acc_, shared_.sums.sums, shared_.whole});
   }
   if (path_.has_sketch()) {
-    // As many are read as may be found: those that are not stay valid indices.
+    // As many are read as may be found, so those that are not must stay valid indices.
     std::memset(shared_.sums.candidates.indices, 0, path_.sums->candidates * sizeof(cuda::Index));
   }
 }
@@ -214,7 +214,7 @@ void Step::commit(Driver::Stream stream) const {
   if (path_.rule) {
     commit_edits(shared_.lists, stream);
     if (path_.is_auto() && path_.asks()) {
-      commit_sums(stream);  // one of the two does nothing, as `auto` has chosen
+      commit_sums(stream);  // one of the two does nothing, depending on the choice of `auto`
     }
   } else if (path_.sums->delivered == 0) {
     commit_sums(stream);

@@ -1,10 +1,10 @@
 // GPU room: one sparse all-reduce of tensors that stay on their device, as calls of the kernels:
-// what is enqueued when the operation is called, what it asks for while it runs, and the commit.
+// what is enqueued when the operation is called, what it requests while it runs, and the commit.
 // Memory and streams are the caller's.
 //
-// Ahead of the operation the kernels write to pinned memory what it starts from: the entries that
-// the rank selects (gtopk/detached.hpp), or sums of acc (gtopk/device_acc.hpp). What follows from
-// the operation's number is enqueued once it has one, ahead of its start.
+// Before the operation, the kernels write to pinned memory what it starts from: the entries that
+// the rank selects (gtopk/detached.hpp), or sums of acc (gtopk/device_acc.hpp). Work that depends
+// on the operation's number is enqueued once it has one, before it starts.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +21,15 @@
 
 namespace gtopk::gpu {
 
-/// Throws Failure unless a call of the kernels was a success: "DEVICE cannot WHAT: ...".
+/// Throws Failure unless a call of the kernels succeeded: "DEVICE cannot WHAT: ...".
 void check_kernels(const cuda::Calls& kernels, int error, const std::string& device,
                    const char* what);
 
-/// The blocks of memory of a step, which somebody else owns.
+/// A step's blocks of memory, which the caller owns.
 struct StepMemory {
   std::byte* pinned = nullptr;
   std::byte* device = nullptr;
-  /// Owns both; a launcher lets it go.
+  /// Owns both; a launcher releases it.
   std::shared_ptr<void> owner;
 };
 
@@ -45,31 +45,31 @@ class Step {
   [[nodiscard]] const DevicePath& path() const { return path_; }
   [[nodiscard]] std::size_t pinned_bytes() const;
   [[nodiscard]] std::size_t device_bytes() const;
-  /// Of each piece of the tensor where it is, where its residual is, and its size. Empty ones may
-  /// be left out.
+  /// Takes the location of each piece of the tensor and of its residual, and its size. Empty pieces
+  /// may be left out.
   void lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> pieces, void* momentum);
-  /// Before each step but the first.
+  /// Call before each step except the first.
   void reset() const { shared_.reset(); }
 
-  // The rest after lay_out().
-  /// In pinned memory; to be copied to where the device's memory begins, before begin().
+  // Call the functions below after lay_out().
+  /// In pinned memory; copy it to the beginning of the device's memory before begin().
   [[nodiscard]] std::span<const std::byte> table() const;
-  /// The device's memory for begin(), only.
+  /// The device memory that only begin() needs.
   [[nodiscard]] std::size_t scratch_bytes() const;
-  /// Of `threshold`: to be written before the selection; null otherwise.
+  /// For `threshold`: to be written before the selection; otherwise null.
   [[nodiscard]] SelectorState* last_state() const;
 
   void begin(void* scratch, Driver::Stream stream) const;
   /// Whether follow() has anything to do.
   [[nodiscard]] bool needs_seed() const { return path_.sums && path_.sums->needs_seed(); }
-  /// Once the operation has its number in its group, which is the seed unless options name one, and
-  /// before it starts.
+  /// Call once the operation has its number in its group, which is the seed unless options name
+  /// one, and before it starts.
   void follow(std::uint64_t seed, Driver::Stream stream);
 
   /// The operation.
   [[nodiscard]] Collective collective(const SparseOptions& options,
                                       const Delivered& delivered) const;
-  /// Behind the operation's end, on the device.
+  /// Enqueues the commit on the device, after the operation's end.
   void commit(Driver::Stream stream) const;
 
  private:

@@ -8,10 +8,10 @@
 namespace gtopk::gpu {
 namespace {
 
-// Of CUresult.
-constexpr Driver::Result kDeinitialized = 4;  // the process exits
+// Values of CUresult.
+constexpr Driver::Result kDeinitialized = 4;  // the process is exiting
 constexpr Driver::Result kNotReady = 600;
-// Somebody captures a graph; the device works.
+// From here on, a graph is being captured; the device works.
 constexpr Driver::Result kFirstOfCaptures = 900;
 constexpr Driver::Result kLastOfCaptures = 908;
 
@@ -97,7 +97,7 @@ std::optional<std::string> Watch::ask() {
     } catch (const std::exception& error) {
       return fmt::format("{} has failed: {}", device_, error.what());
     }
-    // Else a question would break a graph that another thread captures.
+    // Otherwise the query would break a graph that another thread captures.
     int mode = kRelaxed;
     static_cast<void>(driver_.exchange_capture_mode(&mode));
     is_current_ = true;

@@ -1,9 +1,9 @@
 // GPU room: a thread that notices when a device has failed: a kernel's illegal access, an
 // uncorrectable error in its memory. From then on every call of the driver returns an error, and it
-// calls no host function any more: nobody who waits for one would ever be told.
+// calls no host function any more, so that waiters for one would never be notified.
 //
-// While somebody waits, the thread asks the driver about a stream, twice a second; and not before
-// the first has waited for half a second. It never waits for the device.
+// While there are waiters, the thread queries a stream through the driver twice a second, but not
+// before the first has waited for half a second. It never waits for the device.
 #pragma once
 
 #include <atomic>
@@ -28,9 +28,9 @@ class Watch {
   using Number = std::uint64_t;
   static constexpr std::chrono::milliseconds kPeriod{500};
 
-  /// A stream of the device, of any work; its name, for messages. make_current: makes the device
-  /// that of the watch's thread; called there, before it first asks. If it throws, the device has
-  /// failed.
+  /// Takes any stream of the device; and the device's name, for messages. make_current: makes the
+  /// device current on the watch's thread; called there, before the first query. If it throws, the
+  /// device has failed.
   Watch(const Driver& driver, Driver::Stream stream, std::string device,
         std::function<void()> make_current, std::chrono::milliseconds period = kPeriod);
   Watch(const Watch&) = delete;
@@ -39,7 +39,7 @@ class Watch {
   Watch& operator=(Watch&&) = delete;
   ~Watch();
 
-  // Any thread; neither calls the driver.
+  // Any thread; neither function calls the driver.
 
   /// `failed` is called if the device fails before forget(): once, on the watch's thread, where it
   /// may block.
@@ -47,7 +47,7 @@ class Watch {
   /// Does not wait for a call that has begun.
   void forget(Number number) noexcept;
 
-  /// Whether it is known; true before anybody is told.
+  /// Whether a failure is known; true before any waiter is notified.
   [[nodiscard]] bool has_failed() const { return failed_; }
 
  private:
@@ -60,14 +60,14 @@ class Watch {
   const std::string device_;
   const std::function<void()> make_current_;
   const std::chrono::milliseconds period_;
-  bool is_current_ = false;  // of the thread
+  bool is_current_ = false;  // on the watch's thread
   std::atomic<bool> failed_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Number, Failed> waiting_;
   Number next_ = 0;
-  bool asleep_ = false;  ///< until somebody waits
+  bool asleep_ = false;  ///< until there is a waiter
   bool stops_ = false;
   std::thread thread_;
 };
