@@ -1,5 +1,6 @@
-// Sparse, merge room: of how many ranks the entries of a list are that was made of two others. It
-// knows no values: whatever became of them, an entry has the ranks that its index had in both.
+// Sparse, merge room: how many ranks are in the entries of a list that was made of two others. It
+// knows no values: whatever became of these, an entry has the ranks that its index had in both
+// lists.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,7 @@
 
 namespace gtopk::sparse {
 
-/// Indices of a list, and how many ranks are in each of its entries; null: one.
+/// Indices of a list, and the number of ranks in each of its entries; null: one each.
 template <class Index>
 struct Counted {
   const Index* indices = nullptr;
@@ -15,8 +16,8 @@ struct Counted {
   std::size_t size = 0;
 };
 
-/// sums[i] <- how many ranks are in the entry of indices[i] in both lists, which may have others,
-/// too.
+/// sums[i] <- the number of ranks in the entries of indices[i] in both lists, which may have other
+/// indices, too.
 template <class Index>
 void add_counts(const Index* indices, std::size_t size, Counted<Index> a, Counted<Index> b,
                 std::uint32_t* sums) {

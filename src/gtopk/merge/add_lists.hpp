@@ -33,13 +33,13 @@ template <class Value, class Index>
 
 /// One stretch of both lists on its way to the sum.
 struct Zip {
-  std::size_t i;  // next of a
-  std::size_t j;  // next of b
+  std::size_t i;  // next entry of a
+  std::size_t j;  // next entry of b
   std::size_t size;
   std::size_t end_a;
   std::size_t end_b;
 
-  /// Steps that can be taken without looking for an end.
+  /// Steps that can be taken without checking for an end.
   [[nodiscard]] std::size_t safe_steps() const { return std::min(end_a - i, end_b - j); }
 };
 
@@ -48,8 +48,8 @@ void step(Zip& zip, Entries<Value, Index> a, Entries<Value, Index> b,
           EntriesOut<Value, Index> sum) {
   const Index index_a = a.indices[zip.i];
   const Index index_b = b.indices[zip.j];
-  // By borrow, not by comparison: of comparisons g++ makes the branches that this is here to avoid,
-  // even behind masks and empty asm. Indices are below 2^63.
+  // This uses the borrow instead of a comparison, because g++ turns comparisons into the branches
+  // that this code avoids, even behind masks and empty asm. Indices are below 2^63.
   const auto wide_a = static_cast<std::uint64_t>(index_a);
   const auto wide_b = static_cast<std::uint64_t>(index_b);
   const std::uint64_t has_a = 1 - ((wide_b - wide_a) >> 63U);
@@ -63,7 +63,7 @@ void step(Zip& zip, Entries<Value, Index> a, Entries<Value, Index> b,
   ++zip.size;
 }
 
-/// Adds a zero where an entry has no partner, as step does: -0 becomes +0 wherever it stands.
+/// Adds a zero if an entry has no partner, as step does, so that -0 becomes +0 everywhere.
 template <class Value, class Index>
 void finish(Zip& zip, Entries<Value, Index> a, Entries<Value, Index> b,
             EntriesOut<Value, Index> sum) {
@@ -82,10 +82,10 @@ void finish(Zip& zip, Entries<Value, Index> a, Entries<Value, Index> b,
 
 }  // namespace detail
 
-/// Writes the union of a and b, values of equal indices added, and returns its size. Room in `sum`:
-/// |a| + |b|.
+/// Writes the union of a and b, with values of equal indices added, and returns its size. Capacity
+/// of `sum`: |a| + |b|.
 ///
-/// Two stretches are zipped in turn: one alone waits for its own loads, 8 cycles from an index
+/// Two stretches are zipped alternately: one alone waits for its own loads, 8 cycles from an index
 /// through the comparison to the next index.
 template <class Value, class Index>
 [[nodiscard]] std::size_t add_lists(Entries<Value, Index> a, Entries<Value, Index> b,
@@ -93,7 +93,7 @@ template <class Value, class Index>
   const std::size_t diagonal = (a.size + b.size) / 2;
   const std::size_t middle_a = detail::split_diagonal(a, b, diagonal);
   std::size_t middle_b = diagonal - middle_a;
-  // The two entries of one index belong into the same stretch.
+  // The two entries of one index belong to the same stretch.
   if (middle_a < a.size && middle_b > 0 && a.indices[middle_a] == b.indices[middle_b - 1]) {
     --middle_b;
   }
@@ -101,7 +101,7 @@ template <class Value, class Index>
   detail::Zip back{middle_a, middle_b, middle_a + middle_b, a.size, b.size};
   const std::size_t back_begin = back.size;
   while (const std::size_t steps = std::min(front.safe_steps(), back.safe_steps())) {
-    // Copies stay in registers: through a reference, every store to `sum` might have changed them.
+    // Copies stay in registers: through a reference, any store to `sum` might change them.
     detail::Zip front_here = front;
     detail::Zip back_here = back;
     for (std::size_t n = 0; n < steps; ++n) {

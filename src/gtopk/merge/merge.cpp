@@ -12,8 +12,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Keeps the entries with a key larger than `key`, and those that equal it up to a position: the
-/// lowest indices come first among equals.
+/// Keeps the entries with a key larger than `key`, and those equal to it up to a position: among
+/// equals the lowest indices come first.
 template <class Value>
 struct Cut {
   Key<Value> key;
@@ -31,7 +31,7 @@ Cut<Value> find_cut(const Value* values, std::size_t size, std::size_t k, std::s
     return {.key = MagnitudeKey<Value>::kInfinity, .equals_end = 0, .keeps = 0};
   }
   const auto kth = kth_largest(keys, size, k);
-  if (kth.larger + kth.equal == k) {  // nearly always: no tie at the cut
+  if (kth.larger + kth.equal == k) {  // nearly always there is no tie at the cut
     return {.key = kth.key, .equals_end = size, .keeps = k};
   }
   std::size_t equals_left = k - kth.larger;
@@ -43,12 +43,13 @@ Cut<Value> find_cut(const Value* values, std::size_t size, std::size_t k, std::s
   return {.key = kth.key, .equals_end = end, .keeps = k};
 }
 
-/// Each block's first entries. `keys`: room for as many as there are entries.
+/// Each block's first entries. `keys`: capacity for as many as there are entries.
 template <class Value, class Index>
 Merged keep_of_blocks(Entries<Value, Index> entries, const Blocks& blocks,
                       EntriesOut<Value, Index> kept, const EntriesOut<Value, Index>* dropped,
                       Key<Value>* keys) {
-  // In the middle of a list vectors may write past a block's entries, which the next one's replace.
+  // In the middle of a list, vectors may write past a block's entries; the next block's replace
+  // these.
   Division division{.keeps = std::min<std::size_t>(blocks.keep(), entries.size),
                     .drops = entries.size};
   for (std::size_t begin = 0; begin < entries.size;) {
@@ -73,7 +74,7 @@ Merged keep_of_blocks(Entries<Value, Index> entries, const Blocks& blocks,
   return {.kept = division.kept, .dropped = division.dropped, .finite = true};
 }
 
-/// a + b, in the scratch.
+/// a + b, in the scratch memory.
 template <class Value, class Index>
 Entries<Value, Index> sum_of(Entries<Value, Index> a, Entries<Value, Index> b,
                              MergeScratch& scratch) {
@@ -91,7 +92,7 @@ Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, std::size_t k,
              MergeScratch& scratch) {
   const KeepDenormals guard;
   const Entries<Value, Index> sum = sum_of(a, b, scratch);
-  auto* keys = scratch.keys.room<Key<Value>>(a.size + b.size);  // grows with the lists alone
+  auto* keys = scratch.keys.room<Key<Value>>(a.size + b.size);  // grows only with the lists
   const KeyScan scan = scan_keys(sum.values, sum.size, keys);
   if (!scan.finite) {
     return {.kept = 0, .dropped = 0, .finite = false};
@@ -109,7 +110,7 @@ Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, const Blocks& blo
              MergeScratch& scratch) {
   const KeepDenormals guard;
   const Entries<Value, Index> sum = sum_of(a, b, scratch);
-  auto* keys = scratch.keys.room<Key<Value>>(a.size + b.size);  // grows with the lists alone
+  auto* keys = scratch.keys.room<Key<Value>>(a.size + b.size);  // grows only with the lists
   return keep_of_blocks(sum, blocks, kept, dropped, keys);
 }
 

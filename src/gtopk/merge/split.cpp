@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {
 
-// Keys have no sign bit, so the signed comparison, which every target has, orders them.
+// Keys have no sign bit, so they can be ordered by the signed comparison, which every target has.
 template <class Value>
 HWY_INLINE KeyScan scan(const Value* values, std::size_t size, Key<Value>* keys) {
   using Signed = hwy::MakeSigned<Value>;
@@ -40,7 +40,7 @@ HWY_INLINE KeyScan scan(const Value* values, std::size_t size, Key<Value>* keys)
   return {.non_zeros = size - zeros, .finite = wrong == 0};
 }
 
-// Whole vectors, while both sides have room for one.
+// Processes whole vectors while both sides have capacity for one.
 template <class Value>
 HWY_INLINE void divide_vectors(Entries<Value, Key<Value>> entries, std::size_t end,
                                Key<Value> threshold, EntriesOut<Value, Key<Value>> kept,
@@ -116,15 +116,15 @@ template <class Value, class Index>
 void divide(Entries<Value, Index> entries, std::size_t end, Key<Value> threshold,
             EntriesOut<Value, Index> kept, const EntriesOut<Value, Index>* dropped,
             Division& division) {
-  // SIMD compaction needs indices and values of one width; the other types are rare (float with
-  // more than 2^32 elements) or small next to their exchange (double).
+  // SIMD compaction needs indices and values of the same width; the other types are rare (float
+  // with more than 2^32 elements) or small relative to their exchange (double).
   if constexpr (std::is_same_v<Value, float> && std::is_same_v<Index, std::uint32_t>) {
     HWY_DYNAMIC_DISPATCH(divide_float)(entries, end, threshold, kept, dropped, division);
   } else if constexpr (std::is_same_v<Value, double> && std::is_same_v<Index, std::uint64_t>) {
     HWY_DYNAMIC_DISPATCH(divide_double)(entries, end, threshold, kept, dropped, division);
   }
-  // Every entry is written to both sides while both have room; all that remains after that belongs
-  // to one side, zeros aside.
+  // Every entry is written to both sides while both have capacity; everything after that belongs to
+  // one side, except zeros.
   Division at = division;
   const bool wanted = dropped != nullptr;
   for (; at.next < end; ++at.next) {

@@ -27,8 +27,8 @@ struct Division {
   std::size_t drops = 0;
 };
 
-/// Entries [division.next, end) with a key of at least `threshold` go to `kept`, other non-zeros to
-/// `dropped` (null: nowhere). Nothing is written past `keeps` and `drops`.
+/// Entries [division.next, end) with a key of at least `threshold` go to `kept`, other nonzero ones
+/// to `dropped` (null: nowhere). Nothing is written past `keeps` and `drops`.
 template <class Value, class Index>
 void divide(Entries<Value, Index> entries, std::size_t end, Key<Value> threshold,
             EntriesOut<Value, Index> kept, const EntriesOut<Value, Index>* dropped,

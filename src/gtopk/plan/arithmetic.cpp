@@ -23,14 +23,14 @@ namespace {
 
 using Index = std::uint32_t;
 
-/// More than most caches hold, like gradients.
+/// More than most caches hold, as for gradients.
 constexpr std::size_t kElements = std::size_t{1} << 20U;
 constexpr std::size_t kSelected = kElements / 100;
-/// What an entry costs shows against this many.
+/// With this many entries, the cost of each shows.
 constexpr std::size_t kManySelected = kElements / 10;
 constexpr int kRuns = 3;
 
-/// This thread's own: computing time without waits for a core.
+/// The processor time of this thread: computing time without waits for a core.
 double processor_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -61,8 +61,8 @@ std::vector<float> gradient() {
   return values;
 }
 
-/// What each of `more` entries adds to the cost of each of `count` elements. Never negative: both
-/// were timed.
+/// What each of `more` entries adds to the cost of each of `count` elements. Never negative,
+/// although both costs were timed.
 double of_each_entry(double with, double without, std::size_t count, std::size_t more) {
   return std::max(0.0, with - without) * static_cast<double>(count) / static_cast<double>(more);
 }
@@ -90,7 +90,7 @@ struct Room {
   std::vector<float> values;
 };
 
-/// Shares some of its indices with the other list.
+/// A list that shares some of its indices with the other one.
 Room shifted(const Room& list) {
   Room other = list;
   const std::size_t size = list.indices.size();
@@ -119,7 +119,7 @@ double coding(const Room& selected) {
   });
 }
 
-/// How much longer this thread has taken since construction than it would on a core of its own:
+/// How much longer this thread has taken since construction than it would on a core of its own, as
 /// ranks may outnumber their cores.
 class Crowding {
  public:
@@ -212,7 +212,7 @@ void measure_arithmetic(Costs& costs) {
                                kElements, 1.0F);
   });
 
-  // Processor time was measured; an exchange takes as long as the ranks wait for it.
+  // Processor time was measured, but an exchange takes as long as the ranks wait for it.
   const double factor = crowding.factor();
   for (const NamedCost& each : kArithmeticCosts) {
     costs.*each.cost *= factor;

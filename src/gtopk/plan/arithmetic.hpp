@@ -1,13 +1,12 @@
-// Sparse, plan room: what selecting, coding, merging and the like cost on this machine, timed for
-// float32 by running each of them, at the pace at which its cores are shared now. It knows no
-// ranks.
+// Sparse, plan room: the cost of selecting, coding, merging and the like on this machine, timed for
+// float32 by running each of them, at the speed that its shared cores have now. It knows no ranks.
 #pragma once
 
 #include "gtopk/plan.hpp"
 
 namespace gtopk::sparse {
 
-/// Sets all costs but those of messages and bytes. Takes some ten milliseconds and 30 MiB.
+/// Sets all costs except those of messages and bytes. Takes some ten milliseconds and 30 MiB.
 void measure_arithmetic(Costs& costs);
 
 /// Computes for about a millisecond of a core, as selecting does before ranks exchange anything.

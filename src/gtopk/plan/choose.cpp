@@ -28,7 +28,7 @@ Chosen choose(std::span<const Candidate> candidates, const Costs& costs) {
   const auto total = [&](const Candidate& candidate) {
     return price(candidate.work, costs).total();
   };
-  // The first of equals, here and below: ties go by the registry's order.
+  // The first of equals is taken, here and below, so ties follow the registry's order.
   const auto cheapest = std::ranges::min_element(candidates, {}, total);
   Chosen chosen;
   chosen.index = static_cast<std::size_t>(cheapest - candidates.begin());

@@ -26,34 +26,34 @@ using engine::Message;
 using engine::Task;
 
 constexpr std::size_t kShortBytes = collectives::kHeaderBytes;
-/// Of each batch of short swaps: the first one waits for whoever computed longer.
+/// The number in each batch of short swaps; the first one waits for the rank that computed longer.
 constexpr std::uint32_t kShortSwaps = 3;
-/// In all rounds together, but two in each round at least.
+/// The number in all rounds together, but at least two in each round.
 constexpr std::uint32_t kBatches = 12;
-/// Samples of which the slowest is left out: a rank that lost its core for long.
+/// One outlier, the slowest, is left out per this many samples: a rank may lose its core for long.
 constexpr std::size_t kSamplesPerOutlier = 8;
-/// As many as take so long in all, within these bounds.
+/// The number of long swaps follows from a total duration, within these bounds.
 constexpr std::size_t kLeastLongSwaps = 3;
 constexpr std::size_t kMostLongSwaps = 12;
 constexpr double kAllLongNanoseconds = 1e7;
-/// A long message is as long as the links carry in a millisecond, but at least as long as the
+/// A long message is as long as what the links carry in a millisecond, but at least as long as the
 /// first ones, and at most this long.
 constexpr std::size_t kMostLongBytes = std::size_t{1} << 20U;
-/// The first ones, where they may be so long.
+/// The length of the first long messages, where they may be this long.
 constexpr std::size_t kFirstLongBytes = 65536;
 constexpr std::size_t kLeastLongBytes = 4096;
-/// Long messages are this part of the tensor that is planned for.
+/// Long messages are this fraction of the tensor that is planned for.
 constexpr std::uint64_t kTensorsPerMeasurement = 8;
 constexpr double kLongNanoseconds = 1e6;
 /// Lists and their acknowledgements are chunks 0 and 1 of the same steps.
 constexpr std::uint32_t kFirstChunk = 2;
-/// Less than any clock resolves; no cost may be zero.
+/// Below the resolution of any clock; no cost may be zero.
 constexpr double kLeastCost = 1e-3;
 
 struct Pair {
   std::uint32_t partner = 0;
   std::uint32_t step = 0;
-  /// Of the next message between the two.
+  /// The chunk of the next message between the two.
   std::uint32_t chunk = kFirstChunk;
 };
 
@@ -75,8 +75,8 @@ struct ShortTime {
   double fastest = 0;
 };
 
-/// What a short message takes as steps of a call follow one another: after ranks have computed, and
-/// met once.
+/// The cost of a short message while steps of a call follow one another: after ranks have computed,
+/// and met once.
 Task<ShortTime> short_time(GroupView& group, Pair& pair, std::uint32_t batches) {
   const std::span<std::byte> mine = group.buffer(kShortBytes).first(kShortBytes);
   const std::span<std::byte> theirs = group.buffer(kShortBytes).first(kShortBytes);
@@ -99,7 +99,7 @@ Task<ShortTime> short_time(GroupView& group, Pair& pair, std::uint32_t batches) 
   co_return ShortTime{sum / static_cast<double>(samples.size()), samples.front()};
 }
 
-/// Makes `longest` the larger of both ranks'.
+/// Raises `longest` to the larger of both ranks' values.
 Task<void> tell_longest(GroupView& group, Pair& pair, double& longest) {
   const std::span<std::byte> mine = group.buffer(sizeof longest).first(sizeof longest);
   const std::span<std::byte> theirs = group.buffer(sizeof longest).first(sizeof longest);
@@ -111,8 +111,8 @@ Task<void> tell_longest(GroupView& group, Pair& pair, double& longest) {
   longest = std::max(longest, other);
 }
 
-/// The lower quartile of some exchanges of long messages, each in memory of its own: what else runs
-/// on the machine lengthens many of them by more than they take.
+/// The lower quartile of some exchanges of long messages, each in its own memory: other load on the
+/// machine lengthens many of them by more than they take.
 Task<double> long_time(GroupView& group, Pair& pair, std::size_t bytes, std::size_t swaps) {
   std::array<double, kMostLongSwaps> samples{};
   for (std::size_t swap = 0; swap < swaps; ++swap) {
@@ -126,8 +126,8 @@ Task<double> long_time(GroupView& group, Pair& pair, std::size_t bytes, std::siz
   co_return taken[swaps / 4];
 }
 
-/// What one rank has measured of one kind of links: alpha and beta of the fold and of each round of
-/// a tree, zero where it took no part.
+/// One rank's measurements of one kind of links: alpha and beta of the fold and of each round of a
+/// tree, zero if it took no part.
 struct Measured {
   explicit Measured(const Tree& largest)
       : alphas(largest.rounds() + 1), betas(largest.rounds() + 1) {}
@@ -136,14 +136,14 @@ struct Measured {
   std::vector<double> betas;
 };
 
-/// How long the first long messages of a link are, of which all together may send so many bytes: at
-/// most half of them.
+/// The length of a link's first long messages, which use at most half of the `all` bytes that all
+/// may send together.
 std::size_t first_bytes(std::uint64_t all) {
   const std::uint64_t each = all / (2 * kLeastLongSwaps);
   return std::bit_floor(std::clamp<std::uint64_t>(each, kLeastLongBytes, kFirstLongBytes));
 }
 
-/// alpha and beta of the link to one partner; long messages have `all` bytes together.
+/// alpha and beta of the link to one partner; its long messages have `all` bytes in total.
 Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, std::uint64_t all,
                         double& alpha, double& beta) {
   Task<ShortTime> short_ones = short_time(group, pair, batches);
@@ -153,7 +153,7 @@ Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, std:
   const std::uint64_t rest = all - std::min(all, kLeastLongSwaps * bytes);
   Task<double> first_ones = long_time(group, pair, bytes, kLeastLongSwaps);
   double taken = co_await first_ones;
-  // Both must take the same: what the slower of the two has seen.
+  // Both must use the same value: the one of the slower of the two.
   double longest = taken;
   Task<void> telling = tell_longest(group, pair, longest);
   co_await telling;
@@ -172,12 +172,12 @@ Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, std:
   beta = std::max(0.0, taken - of_short.fastest) / static_cast<double>(bytes - kShortBytes);
 }
 
-/// The links of a tree's member that has most.
+/// The most links of any member of a tree.
 std::uint32_t links_of(const Tree& tree) {
   return tree.rounds() + (tree.ranks() > tree.leaves() ? 1 : 0);
 }
 
-/// The links of a rank that has most; the same on all ranks.
+/// The most links of any rank; the same on all ranks.
 std::uint64_t links_of(const Routes& routes) {
   return links_of(Tree(routes.largest_host())) + links_of(Tree(routes.hosts()));
 }
@@ -203,7 +203,7 @@ Task<void> measure_tree(GroupView& group, Tree tree, std::uint32_t place, RankOf
   }
 }
 
-/// The average over fold and rounds in which some rank took part; never zero.
+/// The average over the fold and the rounds in which some rank took part; never zero.
 double average(std::span<const double> costs) {
   double sum = 0;
   std::size_t count = 0;
@@ -233,8 +233,8 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes, std::uint64_t 
   const std::uint32_t rank = group.rank();
   const std::uint32_t host = hosts.host_of(rank);
 
-  // All ranks compute at once, as they do when they select; and no rank swaps with one that still
-  // computes, or that called something else.
+  // All ranks compute at once, as they do when they select; and no rank swaps with one that is
+  // still computing, or that called something else.
   Task<void> agreeing = collectives::agree(group);
   co_await agreeing;
   Costs costs;

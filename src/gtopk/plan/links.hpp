@@ -1,4 +1,4 @@
-// Sparse, plan room: what messages cost between the ranks of a group, and one set of costs that is
+// Sparse, plan room: what messages cost between the ranks of a group, as one set of costs that is
 // the same on all of them, bit for bit.
 #pragma once
 
@@ -13,23 +13,23 @@ namespace gtopk::sparse {
 
 using collectives::Routes;
 
-/// The bytes of long messages that a rank sends at most, to measure for tensors of that many bytes:
-/// an eighth of them, which is less than an eighth of what a dense all-reduce sends. But three of 4
-/// KiB on each link in any case.
+/// The most bytes of long messages that a rank sends to measure for tensors of that size: an eighth
+/// of the tensor, which is less than an eighth of what a dense all-reduce sends. In any case it
+/// sends three messages of 4 KiB on each link.
 [[nodiscard]] std::uint64_t long_bytes_for(std::uint64_t tensor_bytes, const Routes& routes);
 
-/// Whether larger tensors would be measured for with no more bytes.
+/// Whether larger tensors would be measured with no more bytes.
 [[nodiscard]] bool measures_all(std::uint64_t tensor_bytes, const Routes& routes);
 
-/// Links inside hosts and links between them apart: the ranks of each host swap messages of two
-/// sizes along a tree of theirs, all pairs of a round at once; then so do the hosts' lowest ranks
-/// along a tree of the hosts, so that nobody shares a host's link. alpha is the mean of the short
-/// ones, swapped as the steps of a call follow one another; beta is what the long ones take beyond
-/// the fastest of those. Each cost is the largest of any rank; of alpha and beta that of each
-/// round, averaged over the rounds. In a round at most 48 messages of 64 bytes, then long ones
-/// within long_bytes_for(tensor_bytes): 3 of up to 64 KiB, and, as ten milliseconds are enough for
-/// them, up to 12 as long or, where a millisecond is enough for one, up to 1 MiB. Throws
-/// Error{kMismatch} where ranks called something else.
+/// Measures links inside hosts and between them separately: the ranks of each host swap messages of
+/// two sizes along their own tree, all pairs of a round at once; then the hosts' lowest ranks do so
+/// along a tree of the hosts, so that no two share a host's link. alpha is the mean of the short
+/// messages, swapped as the steps of a call follow one another; beta is what the long ones take
+/// beyond the fastest of those. Each cost is the largest of any rank; for alpha and beta that of
+/// each round, averaged over the rounds. A round has at most 48 messages of 64 bytes, then long
+/// ones within long_bytes_for(tensor_bytes): 3 of up to 64 KiB and, as ten milliseconds are enough
+/// for them, up to 12 of the same length or, if a millisecond is enough for one, of up to 1 MiB.
+/// Throws Error{kMismatch} if ranks called something else.
 engine::Task<Costs> measure_costs(engine::GroupView& group, const Routes& routes,
                                   std::uint64_t tensor_bytes);
 

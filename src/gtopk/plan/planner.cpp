@@ -12,10 +12,10 @@ using engine::Task;
 
 namespace {
 
-/// The field by which ranks that have other costs, or none, find out.
+/// The field by which ranks that have different costs, or none, are detected.
 constexpr std::string_view kCostsOf = "costs_of";
 
-/// Whether the two calls that the error names went by different costs.
+/// Whether the two calls that the error names used different costs.
 bool says_that_costs_differ(const Error& error) {
   const std::string_view text = error.what();
   const auto value_at = [text](std::size_t field) {
@@ -27,7 +27,7 @@ bool says_that_costs_differ(const Error& error) {
          value_at(one) != value_at(text.rfind(kCostsOf));
 }
 
-/// While it lives, later collectives do not go by the costs known so far.
+/// While it lives, later collectives do not use the costs known so far.
 class MayMeasure {
  public:
   MayMeasure(Planner& planner, std::uint64_t number) : planner_(planner), number_(number) {
@@ -66,7 +66,7 @@ Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& t
   turn = std::make_unique<engine::Turn>(group);
   engine::Turn& mine = *turn;
   co_await mine;
-  // An operation before this one may have measured them.
+  // An earlier operation may have measured them.
   if (!anew && planner.knows(number, tensor_bytes)) {
     co_return;
   }

@@ -21,25 +21,25 @@ namespace gtopk::sparse {
 
 using collectives::Routes;
 
-/// One per group.
+/// One object per group.
 struct Planner {
-  /// Collectives of the group, of whatever kind, after which costs are measured again.
+  /// Costs are measured again after this many collectives of the group, of any kind.
   static constexpr std::uint64_t kRefreshAfter = 10000;
   /// Costs are measured again for a tensor more than this many times as large as the one that they
   /// were measured for, as what is sent to measure them is a part of the tensor.
   static constexpr std::uint64_t kGrowth = 8;
 
   std::optional<Costs> costs;
-  /// Which links the group's messages take.
+  /// The links that the group's messages use.
   std::optional<Routes> routes;
   /// The number of the collective that measured them.
   std::uint64_t measured_by = 0;
-  /// The most bytes of a tensor that they are good for.
+  /// The largest tensor, in bytes, for which they are valid.
   std::uint64_t good_for = std::numeric_limits<std::uint64_t>::max();
   /// The collectives under way that may measure; later ones wait for their costs.
   std::set<std::uint64_t> measuring;
 
-  /// Whether the group's collective of that number, whose tensor has so many bytes, may use these
+  /// Whether the group's collective of that number, with a tensor of that many bytes, may use these
   /// costs. The same on all ranks.
   [[nodiscard]] bool knows(std::uint64_t sequence, std::uint64_t tensor_bytes) const {
     return costs && sequence < measured_by + kRefreshAfter && tensor_bytes <= good_for &&
@@ -47,25 +47,25 @@ struct Planner {
   }
 };
 
-/// With its routes.
+/// The group's planner, with its routes.
 [[nodiscard]] Planner& planner_of(engine::GroupView& group);
 
-/// Completes when the planner has costs for this operation, whose tensor has so many bytes. Must be
-/// awaited before anything else. If it had to wait, `turn` is this operation's place in line, taken
-/// when it began: keep it for long lists, or else release it. `anew`: measures in any case.
+/// Completes when the planner has costs for this operation, whose tensor has that many bytes. Must
+/// be awaited before anything else. If it had to wait, `turn` is this operation's place in line,
+/// taken when it began: keep it for long lists, or else release it. `anew`: measures in any case.
 /// `asked`: what the ranks agree on before and while they measure. The caller then agrees on
-/// with_costs(). If the operation fails at the very end of measuring, ranks may know costs that
-/// others do not know. Then the next operation that needs them fails on every rank, and all have
-/// forgotten them.
+/// with_costs(). If the operation fails at the very end of measuring, some ranks may know costs
+/// that others do not. The next operation that needs them then fails on every rank, and all forget
+/// them.
 engine::Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn,
                               std::uint64_t tensor_bytes, bool anew, Agreement asked);
 
-/// Of an operation that goes by these costs.
+/// The agreement of an operation that uses these costs.
 [[nodiscard]] Agreement with_costs(Agreement asked, const Planner& planner);
 
 /// For Collective::failed of operations that need costs: forgets what an earlier collective of the
-/// group had measured if this one failed because others have other costs or none. Whatever else
-/// fails, perhaps on this rank alone, they stay.
+/// group measured if this one failed because others have different costs or none. Any other
+/// failure, perhaps on this rank alone, keeps them.
 void forget_costs(engine::PerGroupState& per_group_state, std::uint64_t number, const Error& error);
 
 }  // namespace gtopk::sparse

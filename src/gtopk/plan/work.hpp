@@ -1,4 +1,4 @@
-// Sparse, plan room: how much an all-reduce has to do, in the units that gtopk::Costs prices. Pure
+// Sparse, plan room: the work of an all-reduce, in the units that gtopk::Costs prices. Pure
 // arithmetic: sums and products in a fixed order, so that all ranks get the same bits.
 #pragma once
 
@@ -8,31 +8,31 @@
 
 namespace gtopk::sparse {
 
-/// Messages one after the other, over links of one kind.
+/// Consecutive messages over links of one kind.
 struct Traffic {
   std::uint64_t messages = 0;
-  double bytes = 0;  ///< headers included
+  double bytes = 0;  ///< including headers
 };
 
-/// On the critical path: the longest chain of messages and computations, each of which waits for
-/// the one before.
+/// The work on the critical path: the longest chain of messages and computations of which each
+/// waits for the previous one.
 struct Work {
   Traffic within;   ///< between ranks of one host
   Traffic between;  ///< between hosts
-  /// The bytes between hosts, each as often as ranks of a host send at once: what a host's link
-  /// carries before the path goes on.
+  /// The bytes between hosts, counted once for each rank of a host that sends at once: what a
+  /// host's link carries before the path continues.
   double host_bytes = 0;
   std::uint64_t selected = 0;   ///< elements that are selected from
-  std::uint64_t picked = 0;     ///< entries that are
+  std::uint64_t picked = 0;     ///< entries selected from them
   std::uint64_t coded = 0;      ///< entries encoded or decoded
-  std::uint64_t merged = 0;     ///< entries of lists that are merged and selected from again
-  std::uint64_t united = 0;     ///< entries of lists that are merged only
+  std::uint64_t merged = 0;     ///< entries of lists that are merged and re-selected
+  std::uint64_t united = 0;     ///< entries of lists that are only merged
   std::uint64_t copied = 0;     ///< entries of parts of lists
   std::uint64_t added = 0;      ///< elements summed densely
-  std::uint64_t committed = 0;  ///< elements written in the end
+  std::uint64_t committed = 0;  ///< elements written at the end
   std::uint64_t applied = 0;    ///< entries sent, delivered and put back there
   std::uint64_t gathered = 0;   ///< elements of acc that are copied whole
-  std::uint64_t settled = 0;    ///< and written whole
+  std::uint64_t settled = 0;    ///< elements that are written whole
 
   [[nodiscard]] constexpr std::uint64_t messages() const {
     return within.messages + between.messages;
@@ -43,7 +43,7 @@ struct Work {
 struct Nanoseconds {
   double latency = 0;    ///< messages alpha
   double transfer = 0;   ///< bytes beta
-  double computing = 0;  ///< all the rest
+  double computing = 0;  ///< everything else
 
   [[nodiscard]] double total() const { return latency + transfer + computing; }
 };

@@ -1,8 +1,8 @@
 // Sparse, residual room: commit, stretch by stretch. The few entries that fall into a stretch are
 // applied while it is in the cache, so no list needs a second pass over memory of size d.
 //
-// Stretches run from the end to the front: selection read tensor and residual from the front, and
-// what it read last is still in the last-level cache.
+// Stretches run from the end to the front, because selection read tensor and residual from the
+// front, and what it read last is still in the last-level cache.
 #include "src/gtopk/residual/commit.hpp"
 
 #include <algorithm>
@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::size_t kStretch = 4096;
 
-/// Hands out the entries of a list with indices of at least a bound, which falls from call to call.
+/// Returns the entries of a list with indices of at least a bound, which decreases from call to
+/// call.
 template <class Value, class Index>
 class Tail {
  public:
@@ -44,8 +45,8 @@ class Tail {
   std::size_t left_ = 0;
 };
 
-/// Which elements of a stretch the result names, a bit each: lists of two ranks interleave at
-/// random, and a branch for each entry would be mispredicted.
+/// The elements of a stretch that the result names, one bit each. Lists of two ranks interleave at
+/// random, so a branch for each entry would be mispredicted.
 class Marks {
  public:
   template <class Value, class Index>
@@ -75,7 +76,7 @@ class Marks {
   std::array<std::uint64_t, kStretch / 64> words_{};
 };
 
-/// `kept` is the residual or the momentum; all entries lie in the marks' stretch.
+/// `kept` is the residual or the momentum; all entries are in the marks' stretch.
 template <class Value, class Index>
 void clear_sent(Value* kept, Entries<Value, Index> own, const Marks& result, PutBack put_back) {
   switch (put_back) {
@@ -127,7 +128,7 @@ void for_each_stretch(Entries<Value, Index> list, Entries<Value, Index> result, 
   }
 }
 
-/// `tensor` points at element `begin`; all elements that `result` names follow without a gap.
+/// `tensor` points at element `begin`; all elements that `result` names follow without gaps.
 template <class T, class Value, class Index>
 void deliver(T* tensor, std::size_t begin, Entries<Value, Index> result, Value divisor) {
   for (std::size_t i = 0; i < result.size; ++i) {
@@ -171,8 +172,8 @@ void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, I
     commit_without_residual(tensor, d, result, divisor);
     return;
   }
-  // A tree drops at most one list per round. Any lists beyond this many are applied after the
-  // sweep, which keeps their order at every index.
+  // A tree drops at most one list per round. Lists beyond this number are applied after the sweep,
+  // which keeps their order at every index.
   constexpr std::size_t kSweptLists = 32;
   std::array<Tail<Value, Index>, kSweptLists> dropped_tails;
   const std::size_t swept = std::min(dropped_lists, kSweptLists);

@@ -11,8 +11,8 @@
 
 namespace gtopk::sparse {
 
-/// Whether every value / divisor rounds to a finite T. Checked before commit: an overflow in
-/// rounding must leave the residual unchanged.
+/// Whether every value / divisor rounds to a finite T. It is checked before commit, as an overflow
+/// in rounding must leave the residual unchanged.
 template <class T, class Value, class Index>
 [[nodiscard]] bool representable(Entries<Value, Index> result, Value divisor);
 
@@ -40,11 +40,11 @@ void mask(Value* momentum, Entries<Value, Index> own, Entries<Value, Index> resu
 template <class T>
 void fill_nan(Segments<T> tensor, std::size_t d);
 
-/// Of `dense`: whether every sum / divisor rounds to a finite T.
+/// For `dense`: whether every sum / divisor rounds to a finite T.
 template <class T, class Value>
 [[nodiscard]] bool all_representable(const Value* sums, std::size_t d, Value divisor);
 
-/// Of `dense`, whose result is all d sums: tensor[i] <- T(sum / divisor), rounded once; residual,
+/// For `dense`, whose result is all d sums: tensor[i] <- T(sum / divisor), rounded once; residual,
 /// which may be null, <- 0.
 template <class T, class Value>
 void commit_whole(Segments<T> tensor, Value* residual, const Value* sums, std::size_t d,

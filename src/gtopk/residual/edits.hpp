@@ -1,5 +1,5 @@
-// Sparse, residual room: what a commit applies behind its sweep, worked out of the lists alone, for
-// whoever has tensor and residual elsewhere (on a device). It knows no ranks and no device.
+// Sparse, residual room: what a commit applies after its sweep, computed from the lists alone, for
+// callers whose tensor and residual are elsewhere (on a device). It knows no ranks and no device.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace gtopk::sparse {
 
-/// Whether ascending indices contain those that it is asked for, which ascend too.
+/// Whether ascending indices contain the queried ones, which ascend too.
 template <class Index>
 class AscendingLookup {
  public:
@@ -34,8 +34,8 @@ class AscendingLookup {
   const Index* end_;
 };
 
-/// Writes what commit() and mask() (commit.hpp) would apply. Room: |own| in `cleared`, |result| in
-/// `delivered`, `most_returned` in `returned`. Throws std::length_error where that is not enough.
+/// Writes what commit() and mask() (commit.hpp) would apply. Capacity: |own| in `cleared`, |result|
+/// in `delivered`, `most_returned` in `returned`. Throws std::length_error if that is not enough.
 /// Each list is read once, from front to back.
 template <class Value, class Index>
 [[nodiscard]] EditCounts make_edits(Entries<Value, Index> own, Entries<Value, Index> result,
@@ -51,7 +51,7 @@ template <class Value, class Index>
       edits.cleared[counts.cleared++] = own.indices[i];
     }
   }
-  // What is left of each list that has anything left, in the order of the lists.
+  // The remainders of the lists that are not exhausted, in the order of the lists.
   std::vector<Entries<Value, Index>> left;
   left.reserve(dropped.size());
   std::ranges::copy_if(dropped, std::back_inserter(left),

@@ -1,5 +1,5 @@
-// Sparse, residual room: the SIMD sweeps, compiled once per target and chosen at run time. One
-// addition per element: every target gives the same bits.
+// Sparse, residual room: the SIMD sweeps, compiled once per target and chosen at run time. There is
+// one addition per element, so every target gives the same bits.
 #include "src/gtopk/residual/sweep.hpp"
 
 #include <cstdint>
@@ -26,8 +26,9 @@ HWY_INLINE void absorb(T* tensor, Accumulation<T>* residual, std::size_t count) 
   const auto zero = hn::Zero(d_tensor);
   auto* tensor_bits = reinterpret_cast<TensorBits*>(tensor);
   std::size_t i = 0;
-  // Two cache lines of one array, then two of the other: on Zen, arrays at some distances (1 MB +
-  // 32 kB, say) share the way predictor's tags, and every switch between them is a miss.
+  // Process two cache lines of one array, then two of the other: on Zen, arrays at some distances
+  // (for example 1 MB + 32 kB) share the way predictor's tags, and every switch between them is a
+  // miss.
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
     const auto gradient0 = load_wide(d, tensor + i);
     const auto gradient1 = load_wide(d, tensor + i + lanes);

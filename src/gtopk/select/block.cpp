@@ -1,5 +1,5 @@
 // Sparse, select room: the row of `block`: every block of b elements sends its own largest, as in
-// SparseLoCo and DeMo: no layer is left out, and an index within a block is short.
+// SparseLoCo and DeMo, so no layer is left out, and an index within a block is short.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -12,8 +12,9 @@
 namespace gtopk::sparse {
 namespace {
 
-/// The threshold to try first in the next block, such that most blocks are swept once and yield few
-/// surplus candidates. A block with too few is swept again, out of the cache. It affects only time.
+/// The threshold to try first in the next block, chosen such that most blocks are swept once and
+/// yield few surplus candidates. A block with too few is swept again, from the cache. It affects
+/// only time.
 template <class Value>
 class Guess {
  public:
@@ -94,7 +95,7 @@ Selection block_select(const SelectionInput& input, const List& out, SelectScrat
   });
 }
 
-/// A block of a GPU's threads works on each block. Shorter ones would need more room than the
+/// On a device, a thread block works on each block. Shorter blocks would need more memory than the
 /// vector, and with longer ones most of the GPU would wait.
 constexpr std::uint64_t kShortestOnDevice = 64;
 constexpr std::uint64_t kLongestOnDevice = std::uint64_t{1} << 20U;

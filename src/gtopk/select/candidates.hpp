@@ -1,10 +1,10 @@
 // Sparse, select room: the candidates of a selection: one sweep over gradient and residual keeps
 // the first entries of acc in the selection order that reach a threshold.
 //
-// Candidates arrive in index order. When more than a bound have come, all but the first `keep` of
-// them in the selection order go, and the threshold rises above the last of those: later equals
-// have larger indices and lose. So memory stays O(keep) for any data and any threshold, and the
-// threshold decides only how often that happens. It knows no selector.
+// Candidates arrive in index order. When there are more than a bound, all but the first `keep` of
+// them in the selection order are dropped, and the threshold rises above the last of those: later
+// equals have larger indices and lose. So memory stays O(keep) for any data and any threshold, and
+// the threshold decides only how often that happens. It knows no selector.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Candidates {
  public:
   using Value = Accumulation<T>;
 
-  /// Of any sweep the first `keep` >= 1 entries are known. `span`: the most elements that are swept
+  /// The first `keep` >= 1 entries of any sweep are known. `span`: the most elements that are swept
   /// before the next start().
   Candidates(Segments<const T> gradient, const Value* residual, std::size_t span, std::size_t keep,
              SelectScratch& scratch)
@@ -40,18 +40,19 @@ class Candidates {
         indices_(scratch.indices.room<Index>(room_)),
         values_(scratch.values.room<Value>(room_)),
         keys_(scratch.keys) {
-    static_cast<void>(keys_.room<Key<Value>>(room_));  // by shape: it must not grow with the data
+    static_cast<void>(keys_.room<Key<Value>>(room_));  // sized by shape, as it must not grow with
+                                                       // the data
   }
 
-  /// Forgets what was found; entries below `threshold` (at least 1) are passed over from now on.
+  /// Forgets what was found; from now on, entries below `threshold` (at least 1) are skipped.
   void start(Key<Value> threshold) {
     size_ = 0;
     first_threshold_ = threshold;
     threshold_ = threshold;
   }
 
-  /// Goes over [begin, end) of acc, which lies behind everything swept since start(). False when
-  /// something is not finite.
+  /// Sweeps [begin, end) of acc, which follows everything swept since start(). False if something
+  /// is not finite.
   [[nodiscard]] bool sweep(std::size_t begin, std::size_t end) {
     for (std::size_t stretch_end = 0; begin < end; begin = stretch_end) {
       cursor_.go_to(begin);
@@ -64,7 +65,8 @@ class Candidates {
     return true;
   }
 
-  /// The same of at most kSweepStretch elements of acc that lie at hand, from element `begin` on.
+  /// The same for at most kSweepStretch elements of acc at these addresses, from element `begin`
+  /// on.
   [[nodiscard]] bool take(const T* gradient, const Value* residual, std::size_t begin,
                           std::size_t count) {
     StretchCandidates<Value> found;
@@ -86,16 +88,17 @@ class Candidates {
   }
 
   [[nodiscard]] std::size_t size() const { return size_; }
-  /// What start() was told.
+  /// The threshold passed to start().
   [[nodiscard]] Key<Value> first_threshold() const { return first_threshold_; }
 
-  /// How many entries reach `key` >= first_threshold(): exact below `keep`, else at least that.
+  /// How many entries reach `key` >= first_threshold(): exact below `keep`, otherwise at least
+  /// that.
   [[nodiscard]] std::size_t reaching(Key<Value> key) const {
     return static_cast<std::size_t>(std::count_if(
         values_, values_ + size_, [key](Value value) { return magnitude_key(value) >= key; }));
   }
 
-  /// Drops what does not reach `key`.
+  /// Drops entries that do not reach `key`.
   void keep_reaching(Key<Value> key) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size_; ++i) {
@@ -112,7 +115,7 @@ class Candidates {
     auto* keys = keys_.room<Key<Value>>(room_);
     std::transform(values_, values_ + size_, keys, magnitude_key<Value>);
     const auto [kth, larger, equal] = kth_largest(keys, size_, k);
-    // Of the entries with the k-th key, the first ones stay: those before `equals_end`.
+    // Of the entries with the k-th key, those before `equals_end` stay.
     std::size_t equals_end = size_;
     if (larger + equal > k) {
       equals_end = 0;
@@ -144,7 +147,7 @@ class Candidates {
     return smallest;
   }
 
-  /// Writes what is held, ascending by index; returns how many.
+  /// Writes the candidates, ascending by index; returns their number.
   std::size_t write(EntriesOut<Value, Index> out) const {
     std::copy_n(indices_, size_, out.indices);
     std::copy_n(values_, size_, out.values);
@@ -152,14 +155,14 @@ class Candidates {
   }
 
  private:
-  /// Rather than cut every few entries down to fewer.
+  /// A larger bound avoids cutting down every few entries.
   static constexpr std::size_t kFewest = 32'768;
 
   SegmentCursor<const T> cursor_;
   const Value* residual_;
   std::size_t keep_;
-  std::size_t bound_;  // of the candidates held
-  std::size_t room_;   // and one stretch more
+  std::size_t bound_;  // on the candidates held
+  std::size_t room_;   // the bound plus one stretch
   Index* indices_;
   Value* values_;
   GrowingBuffer& keys_;

@@ -12,8 +12,8 @@
 
 namespace gtopk::sparse {
 
-/// Counts n with least * k <= unit * n <= most * k are within bounds. Fewer: the threshold is
-/// multiplied by `down`; more: by `up`.
+/// Counts n with least * k <= unit * n <= most * k are within bounds. If there are fewer, the
+/// threshold is multiplied by `down`; if there are more, by `up`.
 struct Correction {
   std::uint64_t unit = 3;
   std::uint64_t least = 2;
@@ -22,8 +22,8 @@ struct Correction {
   double up = 1.5;
   /// The most corrections before the count is accepted as it is.
   int times = 3;
-  /// On the CPU a sweep begins at the threshold times this, so that corrections down to there need
-  /// no new one. It affects only time.
+  /// On the CPU, a sweep begins at the threshold times this, so that corrections down to that need
+  /// no new sweep. It affects only time.
   double ahead = 0.5;
 
   [[nodiscard]] GTOPK_HOST_DEVICE bool too_few(std::uint64_t count, std::uint64_t k) const {
@@ -41,8 +41,8 @@ inline constexpr Correction kSampledCorrection{
 inline constexpr Correction kThresholdCorrection{
     .unit = 3, .least = 2, .most = 4, .down = 0.975, .up = 1.025, .times = 8, .ahead = 0.8};
 
-/// The smallest key, at least 1, of a magnitude that reaches the threshold: every non-zero one for
-/// a threshold of 0 or less, none that is finite for NaN.
+/// The smallest key, at least 1, of a magnitude that reaches the threshold: any nonzero one for a
+/// threshold of 0 or less, no finite one for NaN.
 template <class Value>
 [[nodiscard]] GTOPK_HOST_DEVICE Key<Value> key_reaching(double threshold) {
   if (threshold <= 0) {
@@ -64,8 +64,8 @@ template <class Value>
   return value;
 }
 
-/// What `gaussian` begins with: mean and deviation of d elements from their sum and sum of squares,
-/// and the quantile of a normal distribution.
+/// The first threshold of `gaussian`: mean and deviation of d elements from their sum and sum of
+/// squares, and the quantile of a normal distribution.
 [[nodiscard]] GTOPK_HOST_DEVICE inline double normal_threshold(double sum, double squares,
                                                                std::uint64_t d, double quantile) {
   const auto count = static_cast<double>(d);

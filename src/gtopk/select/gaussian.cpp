@@ -1,9 +1,10 @@
 // Sparse, select room: the row of `gaussian`: a threshold from mean and deviation of acc, as if it
-// were normally distributed, corrected where it is not.
+// were normally distributed, corrected if it is not.
 //
 // Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning", arXiv 1911.08772,
-// Alg. 1 (Gaussian-k): t = mean + deviation * z, z the two-sided normal quantile of k/d; at most
-// three times t is halved for fewer than 2k/3 entries or multiplied by 1.5 for more than 4k/3.
+// Alg. 1 (Gaussian-k): t = mean + deviation * z, where z is the two-sided normal quantile of k/d;
+// at most three times t is halved for fewer than 2k/3 entries or multiplied by 1.5 for more than
+// 4k/3.
 #include <cmath>
 
 #include "src/gtopk/select/correction.hpp"

@@ -1,4 +1,4 @@
-// Sparse, select room: the sums that mean and deviation of acc follow from, in one fixed order. It
+// Sparse, select room: the sums from which mean and deviation of acc follow, in one fixed order. It
 // knows no threshold.
 #pragma once
 
@@ -15,16 +15,16 @@ struct Moments {
 };
 
 /// The order of summation, whatever the SIMD target and the pieces: acc is cut into chunks of
-/// kMomentsChunk elements, from the first on. Within a chunk element i is added to partial sum
-/// i mod kMomentsPartials, ascending by i; then partial j + w is added to partial j for w = 8, 4,
-/// 2, 1. What chunk c comes to is added to partial sum c mod kMomentsGroups, ascending by c; then
-/// partial j + w is added to partial j for w = 128, 64, ..., 1. All in double, each element widened
-/// first, each product and each sum rounded once.
+/// kMomentsChunk elements, from the first on. Within a chunk element i is added to partial sum i
+/// mod kMomentsPartials, ascending by i; then partial j + w is added to partial j for w = 8, 4, 2,
+/// 1. The sum of chunk c is added to partial sum c mod kMomentsGroups, ascending by c; then partial
+/// j + w is added to partial j for w = 128, 64, ..., 1. All sums are in double: each element is
+/// widened first, and each product and each sum is rounded once.
 inline constexpr std::size_t kMomentsChunk = 4096;
 inline constexpr std::size_t kMomentsPartials = 16;
 inline constexpr std::size_t kMomentsGroups = 256;
 
-/// Of acc = gradient + residual; `residual` may be null.
+/// The moments of acc = gradient + residual; `residual` may be null.
 template <class T>
 [[nodiscard]] Moments moments(Segments<const T> gradient, const Accumulation<T>* residual,
                               std::size_t d);

@@ -1,6 +1,6 @@
 // Sparse, select room: the sample reads whole cache lines (a line costs as much as one element of
-// it), one from each of as many equal strata, at a position chosen by a hash: a fixed stride could
-// hit the same column of a weight matrix in every row.
+// it), one from each of as many equal strata, at a position chosen by a hash, as a fixed stride
+// could hit the same column of a weight matrix in every row.
 #include "src/gtopk/select/sample.hpp"
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Sampled elements of the selection to aim at: 7 % standard deviation if they lie alone. Each line
-/// of the sample costs as much as some ten surplus candidates.
+/// Number of sampled elements of the selection to aim at: 7 % standard deviation if they are
+/// isolated. Each line of the sample costs as much as some ten surplus candidates.
 constexpr double kHitsOfSample = 192;
 
 /// The guess aims at more than k by a quarter and four deviations: each surplus candidate costs
-/// nanoseconds, too few cost a second sweep. Gradients cluster, so the binomial deviation alone is
-/// too small.
+/// nanoseconds, while too few cost a second sweep. Gradients cluster, so the binomial deviation
+/// alone is too small.
 [[nodiscard]] std::size_t cautious_rank(double expected_hits) {
   return static_cast<std::size_t>(1.25 * expected_hits + 4 * std::sqrt(expected_hits) + 8);
 }

@@ -1,5 +1,5 @@
 // Sparse, select room: the row of `sampled`: a threshold from the largest of a strided sample of
-// acc, corrected by what it finds.
+// acc, corrected according to the number of entries found.
 //
 // Lin et al., "Deep Gradient Compression", arXiv 1712.01887, section 3 and the authors' code: the
 // top of a sample of 1 % gives the threshold; up to ten times it is multiplied by 0.8 for fewer
@@ -18,7 +18,7 @@ namespace gtopk::sparse {
 namespace {
 
 /// Every 101st element, about 1 %: a prime, which seldom divides the row length of a weight matrix.
-/// A small selection takes a finer sample, so that about eight of its entries are sampled.
+/// A small selection uses a finer sample, so that about eight of its entries are sampled.
 constexpr std::uint64_t kStride = 101;
 constexpr std::uint64_t kWantedHits = 8;
 
@@ -27,14 +27,14 @@ std::uint64_t sample_size(std::uint64_t d, std::uint64_t stride) {
   return (d + stride - 1) / stride;
 }
 
-/// Which of a sample's largest gives the threshold, from 1 on.
+/// The rank, from 1 on, of the sampled element whose magnitude is the threshold.
 std::uint64_t rank_in_sample(std::uint64_t d, std::uint64_t k, std::uint64_t size) {
   const double share = static_cast<double>(k) / static_cast<double>(d);
   const double wanted = std::floor(share * static_cast<double>(size) + 0.5);
   return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1, size);
 }
 
-/// The magnitude that the sample's share of k elements reach; 0 if too few are non-zero.
+/// The magnitude that the sample's share of k elements reach; 0 if too few are nonzero.
 template <class T>
 double threshold_of_sample(const SelectionInput& input, std::size_t stride, GrowingBuffer& keys) {
   using Value = Accumulation<T>;

@@ -13,8 +13,9 @@
 namespace gtopk::sparse {
 
 struct Selection {
-  std::size_t count = 0;  ///< entries written; fewer than asked for when acc has fewer non-zeros
-  bool finite = true;     ///< false when any acc is NaN or Inf; count is 0 then
+  std::size_t count = 0;  ///< entries written; fewer than requested if acc has fewer nonzero
+                          ///< elements
+  bool finite = true;     ///< false if any acc is NaN or Inf; count is then 0
   SelectorState next{};   ///< the selector's state for the next step
 };
 
@@ -30,11 +31,11 @@ struct SelectScratch {
   return scratch;
 }
 
-/// The first k of acc = gradient + residual in the selection order, zeros left out, sorted by
+/// The first k of acc = gradient + residual in the selection order, zeros excluded, sorted by
 /// index.
 ///
 /// T is float, double, Bfloat16 or Float16; Value its accumulation type; Index uint32_t (d < 2^32)
-/// or uint64_t. `residual` may be null (zeros). `out` has room for min(k, d). The gradient's cut
+/// or uint64_t. `residual` may be null (zeros). `out` has capacity min(k, d). The gradient's cut
 /// into pieces does not affect the result.
 template <class T, class Value, class Index>
 [[nodiscard]] Selection select_exact(Segments<const T> gradient, const Value* residual,

@@ -1,5 +1,5 @@
-// Sparse, select room: what a selector is: a row of the registry. It finds the entries that a rank
-// sends; which ones, and how many at most, is its definition. A new one is a file and a row of
+// Sparse, select room: a selector as a row of the registry. It finds the entries that a rank sends;
+// which ones, and how many at most, is its definition. A new one is a file and a row of
 // registry.cpp.
 #pragma once
 
@@ -36,8 +36,8 @@ struct SelectionInput {
 };
 
 struct SelectorRow {
-  /// Writes the entries into `out`, which has room for most(d, k), ascending. Pure, except for the
-  /// scratch.
+  /// Writes the entries into `out`, which has capacity most(d, k), ascending. Pure, except for the
+  /// scratch memory.
   using Select = Selection (*)(const SelectionInput& input, const List& out,
                                SelectScratch& scratch);
   using Most = std::uint64_t (*)(std::uint64_t d, std::uint64_t k);
@@ -49,11 +49,11 @@ struct SelectorRow {
   Select select;
   /// The most entries that it returns; null: k.
   Most most = nullptr;
-  /// Every block of `block` elements has its own k, which nodes keep to as well: a density must be
-  /// given.
+  /// Every block of `block` elements has its own k, which merging nodes respect as well; needs a
+  /// density.
   bool per_block = false;
-  /// The same selection as a device makes it (device/selection.hpp), d >= 1, 1 <= k <= d; nothing
-  /// where none does. Null: none ever does.
+  /// The same selection as made by a device (device/selection.hpp), d >= 1, 1 <= k <= d; nullopt if
+  /// no device can make it. Null: no device ever can.
   OnDevice on_device = nullptr;
 
   [[nodiscard]] std::uint64_t most_of(std::uint64_t d, std::uint64_t k) const {
@@ -61,7 +61,7 @@ struct SelectorRow {
   }
 };
 
-/// min(d, ceil(4k/3)), k <= d: what an approximate selection is cut to.
+/// min(d, ceil(4k/3)), k <= d: the bound to which an approximate selection is cut.
 [[nodiscard]] constexpr std::uint64_t four_thirds(std::uint64_t d, std::uint64_t k) {
   return k + std::min(d - k, k / 3 + (k % 3 == 0 ? 0 : 1));
 }

@@ -73,7 +73,7 @@ class Sweep {
     }
   }
 
-  // The last elements, padded with zeros, which are never large.
+  // Loads the last elements, padded with zeros, which are never large.
   HWY_INLINE Vector load_part(const T* gradient, const Value* residual, std::size_t at,
                               std::size_t count) const {
     HWY_ALIGN T gradient_part[hn::MaxLanes(kValues)] = {};
@@ -87,7 +87,7 @@ class Sweep {
     return load(gradient_part, residual_part, 0);
   }
 
-  // Keys have no sign bit, so the signed comparison, which every target has, orders them.
+  // Keys have no sign bit, so they can be ordered by the signed comparison, which every target has.
   HWY_INLINE Mask large(Vector acc) const {
     constexpr auto kSignless = static_cast<hwy::MakeSigned<Value>>(MagnitudeKey<Value>::kSignless);
     return hn::Gt(hn::And(hn::BitCast(kBits, acc), hn::Set(kBits, kSignless)),
@@ -96,7 +96,7 @@ class Sweep {
 
   HWY_INLINE void keep(Vector acc, Mask mask, std::size_t at) {
     const std::size_t bits = bits_of(kBits, mask);
-    // Iota of a variable goes lane by lane through memory, four times as slow as all the rest.
+    // Iota of a variable goes through memory lane by lane, four times as slow as everything else.
     const auto offsets =
         hn::Add(hn::Iota(kOffsets, 0), hn::Set(kOffsets, static_cast<Key<Value>>(at)));
     store_packed(kValues, acc, bits, found_.values + size_);

@@ -9,14 +9,15 @@
 
 namespace gtopk::sparse {
 
-/// Elements per call: what a call finds then fits in the first-level caches at any density.
+/// Elements per call, chosen so that what a call finds fits in the first-level caches at any
+/// density.
 inline constexpr std::size_t kSweepStretch = 4096;
 
-/// Room for this many more than the stretch in the outputs: whole vectors are stored.
+/// Extra capacity of the outputs beyond the stretch, as whole vectors are stored.
 inline constexpr std::size_t kSweepSlack = 64;
 
-/// What a stretch holds that is large enough; offsets are as wide as the values, which is what SIMD
-/// compaction wants.
+/// The elements of a stretch that are large enough. Offsets are as wide as the values, as SIMD
+/// compaction requires.
 template <class Value>
 struct StretchCandidates {
   Key<Value> offsets[kSweepStretch + kSweepSlack];

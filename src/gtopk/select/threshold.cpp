@@ -4,8 +4,8 @@
 //
 // Li and Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning" (Ok-Topk), arXiv
 // 2201.07598, section 3.1: thresholds change slowly from step to step, so they are reused, scaled
-// by 1.025 where the count asks for it (their code for BERT). Theirs are recomputed exactly every
-// tau steps; these when the count says so.
+// by 1.025 if the count requires it (their code for BERT). Theirs are recomputed exactly every tau
+// steps, these when the count requires it.
 #include <cmath>
 
 #include "src/gtopk/select/correction.hpp"

@@ -1,6 +1,5 @@
 // Sparse, select room: what the approximate selectors share: a threshold that is adjusted until the
-// number of entries that reach it is within bounds. It does not know where the threshold comes
-// from.
+// number of entries that reach it is within bounds. It does not know the source of the threshold.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +17,8 @@
 
 namespace gtopk::sparse {
 
-/// One selection. Counts are those of all of acc, though at most four_thirds(d, k) entries and one
-/// more are kept: that many are too many, however many there are.
+/// One selection. Counts cover all of acc, but only the first four_thirds(d, k) + 1 entries are
+/// kept: that many are already too many.
 template <class T, class Index>
 class ThresholdSearch {
  public:
@@ -49,7 +48,8 @@ class ThresholdSearch {
   }
 
   [[nodiscard]] double threshold() const { return threshold_; }
-  /// How many entries reach the threshold; exact up to four_thirds(d, k), else more than that.
+  /// How many entries reach the threshold; exact up to four_thirds(d, k), otherwise just more than
+  /// that.
   [[nodiscard]] std::size_t count() const { return count_; }
   /// Whether the last count was within bounds.
   [[nodiscard]] bool within() const { return within_; }
@@ -63,7 +63,7 @@ class ThresholdSearch {
     return {.count = candidates_.write(out)};
   }
 
-  /// The first k, from what a search has found where that is enough.
+  /// The first k, from what a search has found if that is enough.
   [[nodiscard]] Selection exact(EntriesOut<Value, Index> out) {
     if (candidates_.size() < k_ && candidates_.first_threshold() > 1) {
       candidates_.start(1);
@@ -78,7 +78,7 @@ class ThresholdSearch {
   }
 
  private:
-  /// Counts what reaches the threshold, by a sweep where the last one passed over such entries.
+  /// Counts what reaches the threshold, with a sweep if the last one skipped such entries.
   [[nodiscard]] bool count(double ahead) {
     const Key<Value> key = key_reaching<Value>(threshold_);
     if (!swept_ || key < candidates_.first_threshold()) {
