@@ -67,6 +67,7 @@ ONCE = {
     "test_sparse_all_reduce",
     "test_statistics",
     "test_torchft",
+    "test_tunnels",
     "test_units",
     "test_updates",
     "test_wheel",

@@ -1,5 +1,5 @@
 // Transport, base: what every network looks like from above: tagged messages between processes. An
-// implementation is one folder (ucx/, inproc/); it knows no group and no algorithm.
+// implementation is one folder (ucx/); it knows no group and no algorithm.
 //
 // Everything except wake() is called on one thread, the engine's. Nothing here blocks except wait()
 // and close().
