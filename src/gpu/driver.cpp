@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdlib>
+#include <fstream>
 #include <type_traits>
 
 namespace gtopk::gpu {
@@ -38,6 +40,7 @@ Driver load_driver() {
   find("cuDeviceGetCount", driver.device_count);
   find("cuDeviceGet", driver.device_of);
   find("cuDeviceGetName", driver.device_name);
+  find("cuDriverGetVersion", driver.version);
   find("cuDevicePrimaryCtxRetain", driver.retain_context);
   find("cuDevicePrimaryCtxRelease_v2", driver.release_context);
   find("cuCtxSetCurrent", driver.set_context);
@@ -83,6 +86,24 @@ void Driver::make_current(int ordinal) const {
   check(device_of(&device, ordinal), fmt::format("find GPU {}", ordinal));
   check(retain_context(&context, device), fmt::format("retain the context of GPU {}", ordinal));
   check(set_context(context), fmt::format("make GPU {} current on this thread", ordinal));
+}
+
+std::string Driver::described(int ordinal) const {
+  int device = 0;
+  std::array<char, 256> name{};
+  std::string text = "an unknown GPU";
+  if (device_of(&device, ordinal) == 0 &&
+      device_name(name.data(), static_cast<int>(name.size()) - 1, device) == 0) {
+    text = name.data();
+  }
+  if (int number = 0; version(&number) == 0) {
+    text += fmt::format(", CUDA {}.{}", number / 1000, number % 1000 / 10);
+  }
+  std::ifstream file("/sys/module/nvidia/version");
+  if (std::string of_module; std::getline(file, of_module)) {
+    text += ", driver " + of_module;
+  }
+  return text;
 }
 
 }  // namespace gtopk::gpu

@@ -21,18 +21,21 @@ struct Driver {
   using Stream = void*;
   using Context = void*;
   using HostFunction = void (*)(void*);
+  static constexpr Result kNotReady = 600;
 
   Result (*init)(unsigned flags) = nullptr;
   Result (*device_count)(int* count) = nullptr;
   Result (*device_of)(int* device, int ordinal) = nullptr;
   Result (*device_name)(char* name, int bytes, int device) = nullptr;
+  /// 13000: CUDA 13.0, the latest that the driver knows.
+  Result (*version)(int* version) = nullptr;
   Result (*retain_context)(Context* context, int device) = nullptr;
   Result (*release_context)(int device) = nullptr;
   Result (*set_context)(Context context) = nullptr;
   Result (*create_stream)(Stream* stream, unsigned flags) = nullptr;
   Result (*destroy_stream)(Stream stream) = nullptr;
   Result (*synchronize_stream)(Stream stream) = nullptr;
-  /// 0 if it has done all of its work, 600 if not; otherwise why the device has failed.
+  /// 0 if it has done all of its work, kNotReady if not; otherwise why the device has failed.
   Result (*query_stream)(Stream stream) = nullptr;
   Result (*allocate)(std::uint64_t* address, std::size_t bytes) = nullptr;
   Result (*release)(std::uint64_t address) = nullptr;
@@ -63,6 +66,8 @@ struct Driver {
   /// Makes the primary context of that GPU current on this thread, and keeps it until the process
   /// ends, as torch does. Throws Failure.
   void make_current(int ordinal) const;
+  /// "NVIDIA H200, CUDA 13.0, driver 580.65.06", as far as it can be found out. For messages.
+  [[nodiscard]] std::string described(int ordinal) const;
 };
 
 }  // namespace gtopk::gpu

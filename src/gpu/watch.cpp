@@ -10,7 +10,6 @@ namespace {
 
 // Values of CUresult.
 constexpr Driver::Result kDeinitialized = 4;  // the process is exiting
-constexpr Driver::Result kNotReady = 600;
 // From here on, a graph is being captured; the device works.
 constexpr Driver::Result kFirstOfCaptures = 900;
 constexpr Driver::Result kLastOfCaptures = 908;
@@ -19,7 +18,7 @@ constexpr Driver::Result kLastOfCaptures = 908;
 constexpr int kRelaxed = 2;
 
 bool says_failed(Driver::Result result) {
-  return result != 0 && result != kNotReady && result != kDeinitialized &&
+  return result != 0 && result != Driver::kNotReady && result != kDeinitialized &&
          (result < kFirstOfCaptures || result > kLastOfCaptures);
 }
 
