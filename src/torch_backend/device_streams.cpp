@@ -89,19 +89,20 @@ bool DeviceStreams::can_wait() {
       return false;
     }
   }
-  // The flag already has this number, so nothing waits.
-  const Ticket probe = take_ticket();
-  redeem(probe);
+  const int trips = self_test_of_environment() == gpu::SelfTest::kNone ? 0 : gpu::kWaitTrips;
+  Ticket probe = take_ticket();
   const c10::DeviceGuard now_current(device_);
-  const gpu::Driver::Result result =
-      driver_.wait_value(guard_.getStreamNativeHandle(probe.stream),
-                         reinterpret_cast<std::uint64_t>(probe.flag), probe.value, 0);
-  if (result != 0) {
-    LOG(WARNING) << "gtopk: the driver of " << device_ << " cannot let a stream wait for a number "
-                 << "in memory: " << driver_.name_of(result) << " (" << result
-                 << "); wait() blocks the host";
+  bool waits = true;
+  try {
+    gpu::test_waits(driver_, native(probe.stream), *probe.flag, probe.value, trips);
+  } catch (const gpu::Failure& failure) {
+    LOG(WARNING) << "gtopk: " << device_ << " (" << driver_.described(device_.index())
+                 << "): " << failure.what() << "; wait() blocks the host";
+    waits = false;
   }
-  return result == 0;
+  probe.value += static_cast<std::uint32_t>(trips);  // which the flag holds
+  redeem(probe);
+  return waits;
 }
 
 void DeviceStreams::check(gpu::Driver::Result result, const char* what) const {

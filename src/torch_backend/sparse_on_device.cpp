@@ -48,9 +48,40 @@ bool says_too_old(int error) {
   return std::ranges::find(kAll, error) != kAll.end();
 }
 
-/// Loads the kernels of this type, once for each device, because a kernel that is loaded at its
-/// first launch may synchronise while a stream waits for a result. Returns false if the device
-/// cannot run them.
+/// Whether the kernels of that type, which are loaded, give the CPU's bits on the device, which is
+/// current; a warning says where they do not. True if that is not to be tested, or cannot be for
+/// want of memory.
+bool passes_self_test(const cuda::Calls& kernels, c10::Device device, DataType dtype) {
+  const gpu::SelfTest extent = self_test_of_environment();
+  if (extent == gpu::SelfTest::kNone) {
+    return true;
+  }
+  const gpu::Driver& driver = device_driver();
+  const DeviceStreams& streams = DeviceStreams::of(device);
+  gpu::SelfTestReport report;
+  try {
+    driver.check(driver.init(0), "start");
+    driver.make_current(device.index());
+    report = gpu::test_kernels(driver, kernels, dtype, streams.native(streams.launching()), extent);
+  } catch (const gpu::Failure& failure) {
+    LOG(WARNING) << "gtopk: the kernels were not tested on " << device << ": " << failure.what();
+    return true;
+  }
+  if (report.failures.empty()) {
+    return true;
+  }
+  TORCH_WARN("gtopk: ", device, " (", driver.described(device.index()),
+             ") failed the self-test of gtopk's kernels in ", report.failures.size(), " of ",
+             report.calls, " calls. The first: ", report.failures.front(),
+             ". Sparse all-reduces select and commit on the CPU, with the same results. Please ",
+             "report this, with what `gtopk-info --gpu` prints. GTOPK_CUDA_KERNELS=none avoids ",
+             "this warning; GTOPK_CUDA_SELF_TEST=0 uses the kernels without a test");
+  return false;
+}
+
+/// Loads and tests the kernels of this type, once for each device, because a kernel that is loaded at
+/// its first launch may synchronise while a stream waits for a result. Returns false if the device
+/// cannot run them, or runs them wrongly.
 bool load_kernels(const cuda::Calls& kernels, c10::Device device, DataType dtype) {
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, std::set<DataType>> loaded;
@@ -74,6 +105,10 @@ bool load_kernels(const cuda::Calls& kernels, c10::Device device, DataType dtype
     return false;
   }
   rethrow_failures([&] { gpu::check_kernels(kernels, error, device.str(), "load the kernels"); });
+  if (!passes_self_test(kernels, device, dtype)) {
+    unfit.insert(device.index());
+    return false;
+  }
   types.insert(dtype);
   return true;
 }

@@ -165,6 +165,7 @@ void about_variables(const Machine& machine, Sentences& said) {
                                  "GTOPK_PMIX_LIBRARY",
                                  "GTOPK_CUDA_DRIVER",
                                  "GTOPK_CUDA_KERNELS",
+                                 "GTOPK_CUDA_SELF_TEST",
                                  "GTOPK_DEVICE_POINTERS",
                                  "GTOPK_BLOCKING_WAIT"};
   for (const auto& [name, value] : machine.environment) {
