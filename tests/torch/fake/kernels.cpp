@@ -1,10 +1,15 @@
 // Test support: the kernels' library of the fake device: the same kernels as a GPU's, run by the
 // host executor on the stream's thread. Only they and copies find the device's memory.
+//
+// FAKE_DEVICE_KERNEL=wrong:select changes a bit of what each select has written; crash:select ends
+// the process there, and with hang:select it never ends.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <set>
+#include <string>
 #include <typeindex>
 #include <vector>
 
@@ -92,27 +97,51 @@ class Executor {
   HostExecutor executor_;
 };
 
-/// Runs task.operator()<T>(executor) on the stream.
+/// Whether FAKE_DEVICE_KERNEL says this of the kernel.
+bool shall(const char* fault, const std::string& kernel) {
+  const char* const said = std::getenv("FAKE_DEVICE_KERNEL");
+  return said != nullptr && said == fault + (":" + kernel);
+}
+
+/// Runs task.operator()<T>(executor) on the stream. It returns where the first of its results is.
 template <class Task>
 int on_stream(const char* name, void* stream, DataType type, Task task) {
   fake::count(name);
   if (fake::fails(name)) {
     return 1;
   }
-  fake::enqueue(*static_cast<fake::Stream*>(stream), [type, task] {
+  const bool wrong = shall("wrong", name);
+  const bool crashes = shall("crash", name);
+  const auto run = [type, task, wrong, crashes] {
     static std::uint64_t seed = 0;  // one thread runs all streams
     Executor executor(++seed);
+    void* result = nullptr;
     switch (type) {
       case DataType::kFloat32:
-        return task.template operator()<float>(executor);
+        result = task.template operator()<float>(executor);
+        break;
       case DataType::kFloat64:
-        return task.template operator()<double>(executor);
+        result = task.template operator()<double>(executor);
+        break;
       case DataType::kBfloat16:
-        return task.template operator()<gtopk::Bfloat16>(executor);
+        result = task.template operator()<gtopk::Bfloat16>(executor);
+        break;
       default:
-        return task.template operator()<gtopk::Float16>(executor);
+        result = task.template operator()<gtopk::Float16>(executor);
     }
-  });
+    if (wrong) {
+      *static_cast<std::byte*>(result) ^= std::byte{1};
+    }
+    if (crashes) {
+      std::abort();
+    }
+  };
+  auto& on = *static_cast<fake::Stream*>(stream);
+  if (shall("hang", name)) {
+    fake::enqueue(on, run, [] { return false; });
+  } else {
+    fake::enqueue(on, run);
+  }
   return 0;
 }
 
@@ -127,51 +156,58 @@ std::size_t select_room(const VectorOf& acc, const gtopk::SelectionRule& rule) {
 }
 
 int select(const SelectCall& call, void* stream) {
-  return on_stream("select", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
+  return on_stream("select", stream, call.acc.dtype, [call]<class T>(Executor& executor) -> void* {
     const Reachable acc(call.acc);
     SelectCall here = call;
     here.acc = acc.view();
     here.room = reachable(call.room);
     here.kept = reachable_list(call.kept);
     gtopk::cuda::select<T>(executor, here);
+    return here.kept.values;
   });
 }
 
 int commit(const CommitCall& call, void* stream) {
-  return on_stream("commit", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
+  return on_stream("commit", stream, call.acc.dtype, [call]<class T>(Executor& executor) -> void* {
     const Reachable acc(call.acc);
     CommitCall here = call;
     here.acc = acc.view();
     here.momentum = reachable(call.momentum);
     gtopk::cuda::commit<T>(executor, here);
+    return here.acc.pieces->tensor;
   });
 }
 
 int accumulate(const AccumulateCall& call, void* stream) {
-  return on_stream("accumulate", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
-    const Reachable acc(call.acc);
-    AccumulateCall here = call;
-    here.acc = acc.view();
-    gtopk::cuda::accumulate<T>(executor, here);
-  });
+  return on_stream("accumulate", stream, call.acc.dtype,
+                   [call]<class T>(Executor& executor) -> void* {
+                     const Reachable acc(call.acc);
+                     AccumulateCall here = call;
+                     here.acc = acc.view();
+                     gtopk::cuda::accumulate<T>(executor, here);
+                     return here.to;
+                   });
 }
 
 int gather(const GatherCall& call, void* stream) {
-  return on_stream("gather", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
+  return on_stream("gather", stream, call.acc.dtype, [call]<class T>(Executor& executor) -> void* {
     const Reachable acc(call.acc);
     GatherCall here = call;
     here.acc = acc.view();
     gtopk::cuda::gather<T>(executor, here);
+    return here.values;
   });
 }
 
 int commit_whole(const CommitWholeCall& call, void* stream) {
-  return on_stream("commit_whole", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
-    const Reachable acc(call.acc);
-    CommitWholeCall here = call;
-    here.acc = acc.view();
-    gtopk::cuda::commit_whole<T>(executor, here);
-  });
+  return on_stream("commit_whole", stream, call.acc.dtype,
+                   [call]<class T>(Executor& executor) -> void* {
+                     const Reachable acc(call.acc);
+                     CommitWholeCall here = call;
+                     here.acc = acc.view();
+                     gtopk::cuda::commit_whole<T>(executor, here);
+                     return here.acc.pieces->tensor;
+                   });
 }
 
 std::size_t sketch_room(DataType values, std::uint64_t columns, std::uint64_t d,
@@ -181,20 +217,22 @@ std::size_t sketch_room(DataType values, std::uint64_t columns, std::uint64_t d,
 }
 
 int sketch(const SketchCall& call, void* stream) {
-  return on_stream("sketch", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
+  return on_stream("sketch", stream, call.acc.dtype, [call]<class T>(Executor& executor) -> void* {
     const Reachable acc(call.acc);
     SketchCall here = call;
     here.acc = acc.view();
     here.room = reachable(call.room);
     gtopk::cuda::sketch<T>(executor, here);
+    return here.cells;
   });
 }
 
 int find(const FindCall& call, void* stream) {
-  return on_stream("find", stream, call.values, [call]<class T>(Executor& executor) {
+  return on_stream("find", stream, call.values, [call]<class T>(Executor& executor) -> void* {
     FindCall here = call;
     here.room = reachable(call.room);
     gtopk::cuda::find<gtopk::Accumulation<T>>(executor, here);
+    return here.heaviest.indices;
   });
 }
 
