@@ -48,6 +48,7 @@ def meet(me: Rank, name: str) -> None:
 def run_beside_the_fake(script: str, fake_library: str, **env: str) -> str:
     """What a program of one rank prints, the driver being the fake device's unless it says so."""
     here = str(pathlib.Path(__file__).parent)
+    env.setdefault("GTOPK_CUDA_SELF_TEST", "0")  # its calls would be counted, too
     folders = [env.pop("PYTHONPATH", None), here, os.environ.get("PYTHONPATH")]
     path = os.pathsep.join(filter(None, folders))
     done = run_script(script, GTOPK_CUDA_DRIVER=fake_library, PYTHONPATH=path, **env)
