@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 namespace gtopk::test {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -185,9 +187,70 @@ TEST(Doctor, WantsTwoRanks) {
   EXPECT_THAT(ended.err, StartsWith("gtopk-info: --doctor tests pairs of ranks, and there is one"));
 }
 
+/// On the fake GPU, with this FAKE_DEVICE_KERNEL.
+Ended tested_gpus(const std::string& fault, const std::string& timeout = "600") {
+  return Program(INFO, {"--gpu", "--timeout", timeout},
+                 {{"GTOPK_CUDA_DRIVER", FAKE_GPU},
+                  {"GTOPK_CUDA_KERNELS", FAKE_GPU},
+                  {"FAKE_DEVICE_KERNEL", fault}})
+      .join();
+}
+
+TEST(InfoGpu, TestsEveryElementType) {
+  const Ended ended = tested_gpus("");
+  EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_THAT(ended.out, ContainsRegex("^GPU 0, a fake, CUDA 13.0.*\n"
+                                       "  stream waits: 20 round trips, [0-9.]+ ms\n"));
+  for (const char* const type : {"float32", "float64", "bfloat16", "float16"}) {
+    EXPECT_THAT(ended.out, ContainsRegex(fmt::format("  {}: [0-9]+ calls, all bits as the CPU's, "
+                                                     "[0-9]+ ms\n",
+                                                     type)));
+  }
+}
+
+TEST(InfoGpu, NamesCallsThatAreNotAsOnTheCpu) {
+  const Ended ended = tested_gpus("wrong:sketch");
+  EXPECT_EQ(ended.code, 1) << ended.err;
+  for (const char* const type : {"float32", "float64", "bfloat16", "float16"}) {
+    EXPECT_THAT(ended.out,
+                ContainsRegex(fmt::format("  {0}: [0-9]+ calls, [0-9]+ of them not as on the CPU, "
+                                          "[0-9]+ ms\n    sketch \\(.* of {0}, 4-byte indices\\): "
+                                          "cell 0: expected 0x.*, seen 0x",
+                                          type)));
+  }
+}
+
+TEST(InfoGpu, SurvivesACrash) {
+  const Ended ended = tested_gpus("crash:commit");
+  EXPECT_EQ(ended.code, 1) << ended.err;
+  EXPECT_THAT(ended.out,
+              ContainsRegex("\n  float32: the process was ended by signal 6 \\(Aborted\\)\n$"));
+}
+
+TEST(InfoGpu, SurvivesAHang) {
+  const Ended ended = tested_gpus("hang:commit", "2");
+  EXPECT_EQ(ended.code, 1) << ended.err;
+  EXPECT_THAT(ended.out, ContainsRegex("\n  float32: not done within 2 s, and was killed\n$"));
+}
+
+TEST(InfoGpu, NeedsADriverAndKernels) {
+  for (const auto& [driver, kernels, said] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"/nowhere/libcuda.so.1", FAKE_GPU, "/nowhere/libcuda.so.1 cannot be used"},
+           {FAKE_GPU, "none", "there are no kernels to test"}}) {
+    const Ended ended =
+        Program(INFO, {"--gpu"}, {{"GTOPK_CUDA_DRIVER", driver}, {"GTOPK_CUDA_KERNELS", kernels}})
+            .join();
+    EXPECT_EQ(ended.code, 1) << ended.out;
+    EXPECT_THAT(ended.err, StartsWith("gtopk-info: "));
+    EXPECT_THAT(ended.err, HasSubstr(said));
+  }
+}
+
 TEST(Info, RefusesWhatItDoesNotKnow) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--nurse"},
+                                             {"--gpu", "--json"},
                                              {"--doctor", "--topology", "a.xml"},
                                              {"--doctor", "--rank", "0"},
                                              {"--topology", "a.xml", "--local-ranks", "2000"}}) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <stdexcept>
+#include <system_error>
 
 namespace gtopk::programs {
 
@@ -25,6 +27,12 @@ void check(const gpu::Driver& driver, int result, const std::string& what) {
 }
 
 }  // namespace
+
+std::string kernels_folder() {
+  std::error_code ignored;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  return (program.parent_path().parent_path().parent_path() / "gtopk").string();
+}
 
 void add_memory(CLI::App& app, std::string& memory) {
   app.add_option("-m,--memory", memory, "where the data is: host, or cuda: on a GPU")

@@ -16,6 +16,9 @@
 
 namespace gtopk::programs {
 
+/// Where a wheel has the kernels: the package's folder, beside gtopk_programs/bin.
+[[nodiscard]] std::string kernels_folder();
+
 /// -m, --memory: "host" or "cuda".
 void add_memory(CLI::App& app, std::string& memory);
 

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -21,13 +19,6 @@
 
 namespace gtopk::programs::allreduce {
 namespace {
-
-/// Where a wheel has the kernels: the package's folder, beside gtopk_programs/bin.
-std::string kernels_folder() {
-  std::error_code ignored;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  return (program.parent_path().parent_path().parent_path() / "gtopk").string();
-}
 
 /// A tensor and its residual on a GPU.
 struct GpuTensor {

@@ -20,6 +20,7 @@
 #include "src/transport/topology/probe.hpp"
 #include "tools/programs/info/advice.hpp"
 #include "tools/programs/info/doctor.hpp"
+#include "tools/programs/info/gpu_test.hpp"
 #include "tools/programs/info/layout.hpp"
 #include "tools/programs/info/machine.hpp"
 #include "tools/programs/program.hpp"
@@ -152,20 +153,28 @@ nlohmann::json json_of(const Machine& machine, const Said& process,
 struct Options {
   bool json = false;
   bool doctor = false;
+  bool gpu = false;
   std::string topology{};  ///< an hwloc file
   std::uint32_t local_ranks = 0;
   JobOptions job{};
 };
 
 void add_options(CLI::App& app, Options& options) {
-  app.add_flag("--json", options.json, "print everything as JSON");
+  auto* const json = app.add_flag("--json", options.json, "print everything as JSON");
   auto* const doctor = app.add_flag(
       "--doctor", options.doctor,
       "run by all ranks of a job: tests every two hosts by a pair of ranks, no host in two "
       "tests at once; rank 0 prints transports, latencies and bandwidths");
-  app.add_option("--topology", options.topology,
-                 "an hwloc file (`lstopo FILE.xml`): print the plan for that machine")
-      ->excludes(doctor);
+  auto* const topology =
+      app.add_option("--topology", options.topology,
+                     "an hwloc file (`lstopo FILE.xml`): print the plan for that machine")
+          ->excludes(doctor);
+  app.add_flag("--gpu", options.gpu,
+               "tests the kernels of every element type on every GPU, bit for bit against the CPU, "
+               "in a child process, which may be silent for --timeout")
+      ->excludes(json)
+      ->excludes(doctor)
+      ->excludes(topology);
   app.add_option("--local-ranks", options.local_ranks,
                  "ranks on the machine of --topology; 0: one per GPU")
       ->check(CLI::Range(0U, 1024U))
@@ -173,8 +182,8 @@ void add_options(CLI::App& app, Options& options) {
   add_job_options(app, options.job);
   app.footer(
       "Without options: this process, this machine, and advice.\n\nExit code: 0; 1 for an error, "
-      "with --doctor also if a rank has not come or a link\ndoes not work; 2 for invalid "
-      "arguments.\n");
+      "with --doctor also if a rank has not come or a link\ndoes not work, with --gpu also if "
+      "anything is not as on the CPU; 2 for invalid\narguments.\n");
 }
 
 int print(const std::vector<std::string>& lines) {
@@ -189,6 +198,9 @@ int print(const std::vector<std::string>& lines) {
 int run(const Options& options) {
   if (options.doctor) {
     return doctor(options.job, options.json);
+  }
+  if (options.gpu) {
+    return test_gpus(timeout_of(options.job));
   }
   if (!options.topology.empty()) {
     return print(planned_elsewhere(topology::probe_file(options.topology),

@@ -1,0 +1,13 @@
+// gtopk-info --gpu: tests the kernels and the streams of this machine's GPUs, in full.
+#pragma once
+
+#include <chrono>
+
+namespace gtopk::programs::info {
+
+/// Prints a line for each GPU and element type, and for each call that is not as on the CPU. All of
+/// it in a child process, so that a crash is reported, too; it is killed if it prints nothing for
+/// so long. Returns the exit code: kFailed if anything is wrong. No driver may be loaded before.
+[[nodiscard]] int test_gpus(std::chrono::nanoseconds limit);
+
+}  // namespace gtopk::programs::info
