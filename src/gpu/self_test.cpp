@@ -30,12 +30,11 @@ constexpr SelfTestExtent kFullExtents[] = {
 template <class T>
 void make_calls(SelfTestRun& run, DataType dtype, SelfTest extent) {
   if (extent == SelfTest::kShort) {
-    SelfTestCases<T, std::uint32_t>(run, dtype, kShortExtent).make_all_calls();
+    SelfTestCases<T>(run, dtype, kShortExtent).make_all_calls();
     return;
   }
   for (const SelfTestExtent& each : kFullExtents) {
-    SelfTestCases<T, std::uint32_t>(run, dtype, each).make_all_calls();
-    SelfTestCases<T, std::uint64_t>(run, dtype, each).make_all_calls();
+    SelfTestCases<T>(run, dtype, each).make_all_calls();
   }
 }
 

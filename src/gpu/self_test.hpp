@@ -18,7 +18,7 @@ namespace gtopk::gpu {
 enum class SelfTest : std::uint8_t {
   kNone,
   kShort,  ///< some 50 calls; meant to take less than 100 ms
-  kFull,   ///< more sizes and seeds, and both index widths
+  kFull,   ///< more sizes and seeds
 };
 
 /// What GTOPK_CUDA_SELF_TEST says: 0, 1 (also if it is not set) or full. Throws

@@ -1,4 +1,4 @@
-// GPU room: the calls of the self-test for one element type and index width, and what the CPU's
+// GPU room: the calls of the self-test for one element type, and what the CPU's
 // own functions make of the same arguments. It knows no memory.
 #pragma once
 
@@ -42,10 +42,10 @@ struct SelfTestSelection {
   double last = 0;
 };
 
-/// T: the element type; Index: uint32_t or uint64_t.
-template <class T, class Index>
-class SelfTestCases : private SelfTestVectors<T, Index> {
-  using Base = SelfTestVectors<T, Index>;
+/// T: the element type.
+template <class T>
+class SelfTestCases : private SelfTestVectors<T> {
+  using Base = SelfTestVectors<T>;
   using Base::begin_call;
   using Base::drawn_list;
   using Base::drawn_values;
@@ -56,6 +56,7 @@ class SelfTestCases : private SelfTestVectors<T, Index> {
   using Base::pinned_one;
   using Base::place;
   using Base::run_;
+  using typename Base::Index;
   using typename Base::OwnedList;
   using typename Base::Placed;
   using typename Base::Value;
@@ -387,7 +388,6 @@ class SelfTestCases : private SelfTestVectors<T, Index> {
     auto* const report = pinned_one(SelectionReport());
     cuda::FindCall call;
     call.values = accumulation_type(dtype_);
-    call.index_bytes = sizeof(Index);
     call.d = d;
     call.seed = extent_.seed;
     call.columns = kColumns;

@@ -1,4 +1,4 @@
-// GPU room: the vectors and lists of the self-test's calls, for one element type and index width:
+// GPU room: the vectors and lists of the self-test's calls, for one element type:
 // what is in them, and how they lie in memory. It knows no call.
 #pragma once
 
@@ -34,11 +34,12 @@ struct SelfTestExtent {
   std::uint64_t many = kMany;
 };
 
-/// T: the element type; Index: uint32_t or uint64_t. Equal extents make equal elements.
-template <class T, class Index>
+/// T: the element type. Equal extents make equal elements.
+template <class T>
 class SelfTestVectors {
  public:
   using Value = Accumulation<T>;
+  using Index = cuda::Index;
 
   struct Vector {
     std::vector<T> tensor;
@@ -123,7 +124,6 @@ class SelfTestVectors {
       }
     }
     placed.acc.dtype = dtype_;
-    placed.acc.index_bytes = sizeof(Index);
     placed.acc.count = static_cast<std::uint32_t>(table.size());
     placed.acc.d = d;
     placed.acc.tiles = run_.kernels().number_tiles(table.data(), placed.acc.count);
@@ -142,8 +142,8 @@ class SelfTestVectors {
   }
 
   void begin_call(std::string_view kernel, std::string_view what, std::uint64_t d) {
-    run_.begin(fmt::format("{} ({}{}{} elements of {}, {}-byte indices)", kernel, what,
-                           what.empty() ? "" : ", ", d, to_string(dtype_), sizeof(Index)));
+    run_.begin(fmt::format("{} ({}{}{} elements of {})", kernel, what, what.empty() ? "" : ", ", d,
+                           to_string(dtype_)));
   }
 
   template <class U>

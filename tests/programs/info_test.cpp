@@ -214,7 +214,7 @@ TEST(InfoGpu, NamesCallsThatAreNotAsOnTheCpu) {
   for (const char* const type : {"float32", "float64", "bfloat16", "float16"}) {
     EXPECT_THAT(ended.out,
                 ContainsRegex(fmt::format("  {0}: [0-9]+ calls, [0-9]+ of them not as on the CPU, "
-                                          "[0-9]+ ms\n    sketch \\(.* of {0}, 4-byte indices\\): "
+                                          "[0-9]+ ms\n    sketch \\(.* of {0}\\): "
                                           "cell 0: expected 0x.*, seen 0x",
                                           type)));
   }
