@@ -95,7 +95,8 @@ dist.destroy_process_group()
 
 @pytest.mark.network
 @pytest.mark.parametrize(
-    ("algorithm", "hosts"), [("hierarchical", "0011"), ("gtopk-placed", "0101")]
+    ("algorithm", "hosts"),
+    [pytest.param("hierarchical", "0011", marks=pytest.mark.long), ("gtopk-placed", "0101")],
 )
 def test_of_two_hosts_with_two_ranks_each_the_leaders_lists_alone_cross_the_wire(algorithm, hosts):
     path = os.pathsep.join([str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")])

@@ -77,8 +77,9 @@ def run(script: str, *arguments: object, **env: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["libucp.so.0", "libucs.so.0"])
-@pytest.mark.parametrize("mode", ["RTLD_LOCAL", "RTLD_GLOBAL"])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("libucp.so.0", "RTLD_GLOBAL"), ("libucs.so.0", "RTLD_LOCAL")]
+)
 def test_older_ucx_loaded_first_is_an_import_error_that_names_both(older, name, mode):
     said = run(f"load(other, ctypes.{mode}); all_reduce()", older / name)
     version = "1.13.1" if name == "libucp.so.0" else "of an unknown version"

@@ -202,7 +202,9 @@ def resumes(me: Rank, folder: str, step: int, make: Callable) -> None:
     check_only_the_last_is_left(pathlib.Path(folder), make, me)
 
 
-@pytest.mark.parametrize("make", [plain, sharded], ids=["ranks", "shards"])
+@pytest.mark.parametrize(
+    "make", [plain, pytest.param(sharded, marks=pytest.mark.long)], ids=["ranks", "shards"]
+)
 @pytest.mark.parametrize("name", STEPS)
 def test_save_failing_on_a_rank_leaves_the_old_state_or_the_new(
     four: RankSet, name: str, make: Callable
