@@ -175,7 +175,7 @@ def test_ranks_that_differ_are_named_by_the_error_itself():
 
 
 def test_a_rank_that_does_not_come_is_named_by_the_error_itself():
-    """Each of these takes its group's timeout; the others differ in nothing but the death below."""
+    """Three ways, as each waits for its group's timeout; all ways are tried with a death, below."""
     with RankSet(3) as ranks:
         for way in (ddp, fsdp, work):
             ranks.run(check_timeout, way.__name__)
