@@ -23,6 +23,7 @@ void Failures::fail_group(Group& group, const Error& cause, bool tell_others) {
     announce(group, {NoticeKind::kGroupFailure, cause.kind(), 0, 0, cause.what()});
   }
   scheduler_.fail(group, cause);
+  group.unread.clear();
   flow_control_.drop_group(group);
   stale_.add_group(group.id(), clock_.now());
 }
@@ -242,7 +243,7 @@ void Failures::forget_group(std::uint32_t id) {
 }
 
 void Failures::withdraw(Group& group, const Transfer& transfer) {
-  const Withdrawal withdrawal{group.rank(), transfer.serial,
+  const Withdrawal withdrawal{group.rank(), transfer.tag, transfer.serial,
                               flow_control_.holds(group, transfer.to, transfer.serial),
                               transfer.apart};
   if (transfer.to == group.rank()) {
@@ -253,30 +254,27 @@ void Failures::withdraw(Group& group, const Transfer& transfer) {
 }
 
 void Failures::handle_withdrawal(Group& group, const Withdrawal& withdrawal) {
-  const transport::Tag tag =
+  const transport::Tag header =
+      transport::point_to_point_tag(group.id(), withdrawal.source, withdrawal.tag);
+  // What was sent before the notice has come before it: what does not lie there, a receive has
+  // matched. It arrives, as its sender keeps the memory until then.
+  if (!group.has_header(header, transport_)) {
+    return;
+  }
+  const transport::Tag payload =
       transport::payload_tag(group.id(), withdrawal.source, withdrawal.serial);
-  // If it is being received, it arrives, as its sender keeps the memory until then.
-  const bool taken = std::ranges::any_of(
-      scheduler_.operations(), [&](const auto& operation) { return operation->receives(tag); });
-  // A receive that failed may also have taken the header.
-  if (taken || stale_.has_payload(group.id(), tag)) {
-    return;
-  }
-  // Messages sent before the notice have arrived before it: a payload that is not there has been
-  // received, and was returned then. A rank sends no notice to itself.
+  // The header may be of a later message. And a receive that failed discards the payload itself.
   const bool apart = !withdrawal.held && withdrawal.apart != 0;
-  if (apart && withdrawal.source != group.rank() && !transport_.lies_there(tag)) {
+  if (apart && (!transport_.lies_there(payload) || stale_.has_payload(group.id(), payload))) {
     return;
   }
-  group.withdrawn.emplace(withdrawal.source, withdrawal.serial);
-  if (!withdrawal.held) {
-    stale_.add_payload(group.id(), tag, clock_.now());
-    if (apart) {
-      flow_control_.discarded(group, withdrawal.source, withdrawal.apart);
-    }
-  } else if (withdrawal.source == group.rank()) {
+  group.withdrawn.emplace(header, withdrawal.serial);
+  if (apart) {
+    stale_.add_payload(group.id(), payload, clock_.now());
+    flow_control_.discarded(group, withdrawal.source, withdrawal.apart);
+  } else if (withdrawal.held && withdrawal.source == group.rank()) {
     flow_control_.drop(group, group.rank(), withdrawal.serial);
-  } else {
+  } else if (withdrawal.held) {
     membership_.tell(group, withdrawal.source, unmatched(withdrawal));
   }
 }

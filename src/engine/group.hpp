@@ -2,6 +2,7 @@
 // members, what is in flight and why it failed; it knows no algorithm.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -21,6 +22,7 @@
 #include "src/engine/metrics.hpp"
 #include "src/engine/per_group_state.hpp"
 #include "src/engine/receive_lines.hpp"
+#include "src/transport/base/tag.hpp"
 #include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
@@ -85,8 +87,16 @@ class Group {
   std::optional<Error> failure;
   /// Collectives aborted by a peer before this rank called them, by sequence number.
   std::map<std::uint64_t, Error> aborted;
-  /// Messages withdrawn by their senders that no receive has matched yet, by sender and serial.
-  std::set<std::pair<std::uint32_t, std::uint32_t>> withdrawn;
+  /// Messages withdrawn by their senders that no receive has matched yet, by the header's tag and
+  /// the serial number. One that was sent before what a receive of that tag has matched is gone.
+  std::set<std::pair<transport::Tag, std::uint32_t>> withdrawn;
+  /// Headers, with what came with them, that have come to a receive which had failed: the next
+  /// receive's; by tag.
+  std::map<transport::Tag, std::vector<std::byte>> unread;
+  /// Whether there is a header with that tag that no receive has matched.
+  [[nodiscard]] bool has_header(transport::Tag header, transport::Transport& transport) const {
+    return unread.contains(header) || transport.lies_there(header);
+  }
 
   // Used by FlowControl; by rank.
   struct Credit {

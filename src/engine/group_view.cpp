@@ -1,6 +1,9 @@
 #include "src/engine/group_view.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -19,16 +22,17 @@ bool Message::await_ready() const {
 
 std::size_t Message::await_resume() {
   const Operation& operation = *slot_->operation;
-  if (operation.cause()) {
+  const transport::Request& request = slot_->request;
+  const bool came = request.status() == Status::kOk || request.status() == Status::kTruncated;
+  if (operation.cause() && !(slot_->is_header && came)) {
     throw Error(*operation.cause());
   }
-  const transport::Request& request = slot_->request;
   const std::string& other = operation.group().member(slot_->rank);
   switch (request.status()) {
     case Status::kOk:
       return request.length();
     case Status::kTruncated: {
-      if (slot_->any_length) {
+      if (slot_->is_header) {
         return request.length();
       }
       const std::string sent =
@@ -133,7 +137,8 @@ bool AnySender::waits_like(const AnySender& other) const {
 bool AnySender::lies_there(std::uint32_t rank) const {
   const Group& group = operation_.group();
   const transport::Tag tag = transport::point_to_point_tag(group.id(), rank, tag_);
-  return !group.receive_lines.any(rank, tag_) && operation_.engine().transport().lies_there(tag);
+  return !group.receive_lines.any(rank, tag_) &&
+         group.has_header(tag, operation_.engine().transport());
 }
 
 bool AnySender::look() {
@@ -263,10 +268,10 @@ std::uint64_t GroupView::charge(std::uint32_t to, std::uint64_t bytes) {
   return operation_.engine().flow_control().charge(operation_.group(), to, bytes);
 }
 
-std::uint32_t GroupView::begin_transfer(std::uint32_t to, std::uint64_t ahead,
+std::uint32_t GroupView::begin_transfer(std::uint32_t to, std::int32_t tag, std::uint64_t ahead,
                                         std::uint64_t apart) {
   const std::uint32_t serial = operation_.engine().take_serial();
-  operation_.transfer = {to, serial, ahead, apart};
+  operation_.transfer = {to, tag, serial, ahead, apart};
   return serial;
 }
 
@@ -277,10 +282,34 @@ Message GroupView::send_header(std::uint32_t to, std::int32_t tag, ConstBytes da
 }
 
 Message GroupView::recv_header(std::uint32_t from, std::int32_t tag, Bytes room) {
-  MessageSlot& slot = operation_.recv(
-      from, transport::point_to_point_tag(operation_.group().id(), from, tag), room);
-  slot.any_length = true;
+  MessageSlot& slot = operation_.recv(from, header_tag(from, tag), room);
+  slot.is_header = true;
   return Message(slot);
+}
+
+void GroupView::leave_unread(std::uint32_t from, std::int32_t tag,
+                             std::span<const std::byte> message) {
+  Group& group = operation_.group();
+  if (!group.failure) {
+    group.unread.emplace(header_tag(from, tag), std::vector(message.begin(), message.end()));
+  }
+  throw Error(operation_.cause().value());
+}
+
+std::size_t GroupView::read_again(std::uint32_t from, std::int32_t tag, std::span<std::byte> room) {
+  auto& unread = operation_.group().unread;
+  const auto found = unread.empty() ? unread.end() : unread.find(header_tag(from, tag));
+  if (found == unread.end()) {
+    return 0;
+  }
+  const std::vector<std::byte> message = std::move(found->second);
+  unread.erase(found);
+  std::memcpy(room.data(), message.data(), std::min(room.size(), message.size()));
+  return message.size();
+}
+
+transport::Tag GroupView::header_tag(std::uint32_t from, std::int32_t tag) const {
+  return transport::point_to_point_tag(operation_.group().id(), from, tag);
 }
 
 std::uint64_t GroupView::send_window() const { return operation_.engine().flow_control().window(); }
@@ -319,14 +348,27 @@ void GroupView::expect_payload(std::uint32_t from, std::uint32_t serial) {
   operation_.takes = true;
 }
 
-bool GroupView::take_withdrawn(std::uint32_t from, std::uint32_t serial) {
-  return operation_.group().withdrawn.erase({from, serial}) != 0;
+bool GroupView::take_withdrawn(std::uint32_t from, std::int32_t tag, std::uint32_t serial) {
+  auto& withdrawn = operation_.group().withdrawn;
+  if (withdrawn.empty()) {
+    return false;
+  }
+  const transport::Tag header = header_tag(from, tag);
+  const bool found = withdrawn.erase({header, serial}) != 0;
+  const auto was_sent_before = [&](const auto& other) {  // serial numbers wrap around
+    return other.first == header && static_cast<std::int32_t>(other.second - serial) < 0;
+  };
+  auto next = withdrawn.lower_bound({header, 0});
+  while (next != withdrawn.end() && was_sent_before(*next)) {
+    next = withdrawn.erase(next);
+  }
+  return found;
 }
 
-bool GroupView::any_withdrawn(std::uint32_t from) const {
+bool GroupView::any_withdrawn(std::uint32_t from, std::int32_t tag) const {
   const auto& withdrawn = operation_.group().withdrawn;
-  const auto next = withdrawn.lower_bound({from, 0});
-  return next != withdrawn.end() && next->first == from;
+  const auto next = withdrawn.lower_bound({header_tag(from, tag), 0});
+  return next != withdrawn.end() && next->first == header_tag(from, tag);
 }
 
 std::span<std::byte> GroupView::buffer(std::size_t bytes) {

@@ -237,14 +237,23 @@ class GroupView {
   /// The serial number of a message to that rank that counts `ahead` bytes, with so many bytes sent
   /// separately from its header. If the operation fails before the message is received, the
   /// receiver is told to skip it.
-  [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to, std::uint64_t ahead,
-                                             std::uint64_t apart);
+  [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to, std::int32_t tag,
+                                             std::uint64_t ahead, std::uint64_t apart);
   /// Whether its header could not be sent.
   [[nodiscard]] bool transfer_lost() const { return !operation_.transfer.has_value(); }
   [[nodiscard]] std::uint64_t send_window() const;
   [[nodiscard]] Message send_header(std::uint32_t to, std::int32_t tag, ConstBytes data);
-  /// Awaiting returns the length of what was sent, which may exceed the capacity.
+  /// Awaiting returns the length of what was sent, which may exceed the capacity, even if the
+  /// operation has failed in the meantime: see leave_unread().
   [[nodiscard]] Message recv_header(std::uint32_t from, std::int32_t tag, Bytes room);
+  [[nodiscard]] bool failed() const { return operation_.cause().has_value(); }
+  /// The operation has failed, and this message has come: leaves it to the next receive, and
+  /// throws.
+  [[noreturn]] void leave_unread(std::uint32_t from, std::int32_t tag,
+                                 std::span<const std::byte> message);
+  /// Copies a message that was left unread, as far as there is room. Returns its length; 0: none.
+  [[nodiscard]] std::size_t read_again(std::uint32_t from, std::int32_t tag,
+                                       std::span<std::byte> room);
   /// Tells the sender, if that window was its own, in time how much of it is free again.
   void matched(std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
   [[nodiscard]] Message send_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data);
@@ -254,10 +263,10 @@ class GroupView {
   [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial, Bytes room);
   /// If the operation fails before that payload arrives, the payload is discarded on arrival.
   void expect_payload(std::uint32_t from, std::uint32_t serial);
-  /// Whether the sender has withdrawn that message; clears the mark.
-  [[nodiscard]] bool take_withdrawn(std::uint32_t from, std::uint32_t serial);
-  /// Whether any message of that sender is marked as withdrawn.
-  [[nodiscard]] bool any_withdrawn(std::uint32_t from) const;
+  /// Whether the sender has withdrawn that message; clears its mark and those of earlier messages.
+  [[nodiscard]] bool take_withdrawn(std::uint32_t from, std::int32_t tag, std::uint32_t serial);
+  /// Whether any message of that sender and tag is marked as withdrawn.
+  [[nodiscard]] bool any_withdrawn(std::uint32_t from, std::int32_t tag) const;
 
   /// Memory that lives as long as the network needs it; 64-byte aligned, contents undefined.
   [[nodiscard]] std::span<std::byte> buffer(std::size_t bytes);
@@ -285,6 +294,8 @@ class GroupView {
   friend class ExternalWork;
   [[nodiscard]] transport::Tag tag_of(std::uint32_t to, std::uint32_t step,
                                       std::uint32_t chunk) const;
+  /// Of headers from that rank.
+  [[nodiscard]] transport::Tag header_tag(std::uint32_t from, std::int32_t tag) const;
 
   Operation& operation_;
 };

@@ -13,7 +13,7 @@ MessageSlot& MessageSlots::take(Operation& operation) {
   slot.orphaned = false;
   slot.unexplained = false;
   slot.deserted = false;
-  slot.any_length = false;
+  slot.is_header = false;
   slot.in_doubt = false;
   slot.previous = std::exchange(last_, &slot);
   slot.next = nullptr;

@@ -25,7 +25,9 @@ struct MessageSlot {
   bool orphaned = false;     ///< its result will not be awaited
   bool unexplained = false;  ///< truncated, and its sender has not yet said what it called
   bool deserted = false;     ///< ended or in doubt, as the peer has left
-  bool any_length = false;   ///< its awaiter takes the length of a truncated message
+  /// A header that is being received: its awaiter takes the length of a truncated message, even if
+  /// the operation has failed.
+  bool is_header = false;
   /// Sent, or ended with its endpoint, and it is not known yet whether the peer is alive.
   bool in_doubt = false;
   MessageSlot* previous = nullptr;  ///< in the list of slots in use

@@ -22,6 +22,9 @@ struct Head {
 };
 static_assert(sizeof(Head) + Notice::kMaxText == Notice::kBytes);
 
+/// What a withdrawal says as text: the bytes apart, and the tag.
+using Rest = std::array<std::uint64_t, 2>;
+
 }  // namespace
 
 void encode(const Notice& notice, Notice::Wire& wire) {
@@ -63,7 +66,8 @@ std::optional<Notice> decode(std::span<const std::byte> wire) {
 }
 
 Notice Withdrawal::notice() const {
-  const auto bytes = std::bit_cast<std::array<char, sizeof apart>>(apart);
+  const Rest rest{apart, static_cast<std::uint32_t>(tag)};
+  const auto bytes = std::bit_cast<std::array<char, sizeof rest>>(rest);
   return {NoticeKind::kWithdraw, ErrorKind::kAborted, 0,
           (static_cast<std::uint64_t>(held) << 63U) | (static_cast<std::uint64_t>(source) << 32U) |
               serial,
@@ -71,12 +75,14 @@ Notice Withdrawal::notice() const {
 }
 
 Withdrawal Withdrawal::of(const Notice& notice) {
-  Withdrawal withdrawal{static_cast<std::uint32_t>(notice.sequence >> 32U) & 0x7fffffffU,
-                        static_cast<std::uint32_t>(notice.sequence), notice.sequence >> 63U != 0};
-  if (notice.text.size() == sizeof withdrawal.apart) {
-    std::memcpy(&withdrawal.apart, notice.text.data(), sizeof withdrawal.apart);
+  Rest rest{};
+  if (notice.text.size() == sizeof rest) {
+    std::memcpy(rest.data(), notice.text.data(), sizeof rest);
   }
-  return withdrawal;
+  const auto [apart, tag] = rest;
+  return {static_cast<std::uint32_t>(notice.sequence >> 32U) & 0x7fffffffU,
+          static_cast<std::int32_t>(tag), static_cast<std::uint32_t>(notice.sequence),
+          notice.sequence >> 63U != 0, apart};
 }
 
 }  // namespace gtopk::engine

@@ -54,7 +54,8 @@ struct Notice {
 
 /// Which message was withdrawn: the content of a kWithdraw.
 struct Withdrawal {
-  std::uint32_t source;  ///< rank of the sender in the group, at most 31 bits
+  std::uint32_t source;  ///< rank of the sender in the group, of at most 31 bits
+  std::int32_t tag;      ///< the user's
   std::uint32_t serial;
   bool held;  ///< the sender has its payload: answered by kUnmatched unless it has been cleared
   std::uint64_t apart = 0;  ///< bytes sent separately from its header

@@ -128,14 +128,20 @@ void Operation::fail(const Error& cause) {
   if (answer_waiter_) {
     engine_.make_ready(std::exchange(answer_waiter_, {}), *this);
   }
+  bool awaits_header = false;
   for_each_slot([&](MessageSlot& slot) {
-    if (slot.waiter) {
+    const bool receives = slot.request.pending() && slot.request.is_receive;
+    if (slot.waiter && !(receives && slot.is_header)) {
       engine_.make_ready(std::exchange(slot.waiter, {}), *this);
     }
-    if (slot.request.pending() && slot.request.is_receive) {
+    if (receives) {
       engine_.transport().cancel(slot.request);
+      awaits_header = awaits_header || (slot.is_header && slot.request.pending());
     }
   });
+  if (awaits_header) {
+    tell(cause_);
+  }
 }
 
 void Operation::ask(std::uint32_t rank, std::coroutine_handle<> waiter) {
@@ -197,14 +203,6 @@ void Operation::withdraw_from_departed(MessageSlot& slot) {
   }
   slot.deserted = true;
   engine_.transport().cancel(slot.request);
-}
-
-bool Operation::receives(transport::Tag tag) const {
-  bool found = false;
-  for_each_slot([&](const MessageSlot& slot) {
-    found = found || (slot.request.pending() && slot.request.is_receive && slot.request.tag == tag);
-  });
-  return found;
 }
 
 OperationStorage& Operation::storage() {

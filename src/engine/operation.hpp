@@ -68,6 +68,7 @@ struct OperationStorage {
 /// A point-to-point message that the operation sends.
 struct Transfer {
   std::uint32_t to;  ///< rank in the group
+  std::int32_t tag;  ///< the user's
   std::uint32_t serial;
   std::uint64_t ahead;  ///< bytes that it counts in the window: see FlowControl
   std::uint64_t apart;  ///< bytes sent separately from its header
@@ -88,7 +89,8 @@ class Operation {
   ~Operation();
 
   void start();
-  /// Resumes all awaiters with the cause; the first cause wins.
+  /// Resumes all awaiters with the cause; the first cause wins. A header that may be on its way is
+  /// still awaited, for the next receive; the caller is told meanwhile.
   void fail(const Error& cause);
 
   [[nodiscard]] Engine& engine() const { return engine_; }
@@ -163,7 +165,6 @@ class Operation {
   [[nodiscard]] bool sent_in_doubt() const { return sent_in_doubt_; }
   /// "rank 3 (...) has left (...)"
   [[nodiscard]] std::string departure_of(std::uint32_t rank) const;
-  [[nodiscard]] bool receives(transport::Tag tag) const;
   /// The result for the caller, after the body's end. A cause passed to fail() takes precedence
   /// over the body's exception.
   [[nodiscard]] std::optional<Error> take_result();

@@ -31,12 +31,13 @@ bool travels_with_header(const TransferHeader& header) {
   return header.held == 0 && is_short(header.bytes);
 }
 
-/// Buffer for a header from that rank, and for what may be sent with it: a message of that many
-/// bytes or, if any was withdrawn, one of any length, so that its header shows whether it was.
-std::span<std::byte> room_for_header(GroupView& group, std::uint32_t from, std::size_t bytes) {
+/// Buffer for a header of that rank and tag, and for what may be sent with it: a message of that
+/// many bytes or, if any was withdrawn, one of any length, so that its header shows whether it was.
+std::span<std::byte> room_for_header(GroupView& group, std::uint32_t from, std::int32_t tag,
+                                     std::size_t bytes) {
   const std::size_t payload = is_short(bytes) ? bytes : 0;
   return group.buffer(sizeof(TransferHeader) +
-                      (group.any_withdrawn(from) ? kShortPayloadBytes : payload));
+                      (group.any_withdrawn(from, tag) ? kShortPayloadBytes : payload));
 }
 
 [[noreturn]] void throw_does_not_fit(const GroupView& group, std::uint32_t from, std::uint64_t sent,
@@ -63,9 +64,10 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
                           group.member(from), message.size()));
 }
 
-/// The header of a message of `received` bytes from that rank, which a receive has matched;
-/// `message` is its buffer. Nullopt if it was withdrawn, so that the receive takes the next one.
-std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from,
+/// The header of a message of `received` bytes from that rank, of which `message` is the room: a
+/// receive has matched it. Nullopt if it was withdrawn, so that the receive takes the next. Throws
+/// if the receive has failed, and leaves it to the next one.
+std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from, std::int32_t tag,
                                             std::size_t received,
                                             std::span<const std::byte> message,
                                             std::size_t expected) {
@@ -74,9 +76,12 @@ std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from
     group.matched(from, sent, FlowControl::kUnknownWindow);
     throw_does_not_fit(group, from, sent, expected);
   }
+  if (group.failed()) {
+    group.leave_unread(from, tag, message.first(received));
+  }
   const TransferHeader header = read_header(message.first(received), group, from);
-  const bool withdrawn = group.take_withdrawn(from, header.serial);
-  // A separate payload that was withdrawn has been returned, or never arrived.
+  const bool withdrawn = group.take_withdrawn(from, tag, header.serial);
+  // A payload that was apart, and withdrawn, has been returned, or never came.
   const bool counts = !withdrawn || travels_with_header(header);
   if (header.held != 0 && !withdrawn) {
     group.clear_payload(from, header.serial);
@@ -118,7 +123,7 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes
   const std::uint64_t ahead = group.charge(to, data.size());
   header.held = ahead != 0 ? 0 : 1;
   const bool one_message = travels_with_header(header);
-  header.serial = group.begin_transfer(to, ahead, one_message ? 0 : data.size());
+  header.serial = group.begin_transfer(to, tag, ahead, one_message ? 0 : data.size());
   const std::span<std::byte> message =
       group.buffer(sizeof header + (one_message ? data.size() : 0));
   std::memcpy(message.data(), &header, sizeof header);
@@ -148,13 +153,16 @@ Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes ro
   std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
   ReceiveTurn& mine = *turn;
   co_await mine;
-  // Take it only now, as many receives may wait behind each other.
-  const std::span<std::byte> message = room_for_header(group, from, room.size());
+  // Only now: many receives may wait behind each other.
+  const std::span<std::byte> message = room_for_header(group, from, tag, room.size());
   std::optional<TransferHeader> header;
   while (!header) {
-    Message head = group.recv_header(from, tag, message);
-    const std::size_t received = co_await head;
-    header = accept_header(group, from, received, message, room.size());
+    std::size_t received = group.read_again(from, tag, message);
+    if (received == 0) {
+      Message head = group.recv_header(from, tag, message);
+      received = co_await head;
+    }
+    header = accept_header(group, from, tag, received, message, room.size());
   }
   turn.reset();
   Task<void> receiving = take_payload(group, from, *header, message, room);
@@ -174,10 +182,13 @@ Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room) {
     std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
     ReceiveTurn& mine = *turn;
     co_await mine;
-    const std::span<std::byte> message = room_for_header(group, from, room.size());
-    Message head = group.recv_header(from, tag, message);
-    const std::size_t received = co_await head;
-    const auto header = accept_header(group, from, received, message, room.size());
+    const std::span<std::byte> message = room_for_header(group, from, tag, room.size());
+    std::size_t received = group.read_again(from, tag, message);
+    if (received == 0) {
+      Message head = group.recv_header(from, tag, message);
+      received = co_await head;
+    }
+    const auto header = accept_header(group, from, tag, received, message, room.size());
     turn.reset();
     if (header) {
       Task<void> receiving = take_payload(group, from, *header, message, room);

@@ -26,20 +26,6 @@ constexpr std::uint64_t kOneFits = 6000;
 /// Of so many bytes, what a rank may hold back before it tells the sender.
 constexpr std::uint64_t kUntold = kOneFits / 2;
 
-SharedEnding send_with_tag(InprocRanks& ranks, const reference::Bytes& data, std::int32_t tag,
-                           transport::Duration timeout = InprocRanks::kTimeout) {
-  engine::OperationSpec spec(gtopk::send(data, 1, tag));
-  spec.timeout = timeout;
-  return ranks.submit(0, std::move(spec));
-}
-
-SharedEnding receive_with_tag(InprocRanks& ranks, reference::Bytes& room, std::int32_t tag,
-                              transport::Duration timeout = InprocRanks::kTimeout) {
-  engine::OperationSpec spec(gtopk::recv(room, 0, tag));
-  spec.timeout = timeout;
-  return ranks.submit(1, std::move(spec));
-}
-
 TEST(Credit, OfAHeldMessageWhoseReceiveGivesUpIsReturned) {
   FlowRanks ranks(2, 3, kOneFits);
   ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
@@ -139,11 +125,6 @@ TEST(Credit, OfAHeldMessageThatDoesNotFitIsNotReturnedBeforeItCounts) {
 // --- The accounts of both sides agree. What receives have matched is neither returned again nor
 // --- left out when the sender has given it up meanwhile.
 
-/// What the sender still counts of messages whose credit is not on its way.
-std::uint64_t unreturned(FlowRanks& ranks, std::uint32_t from, std::uint32_t to) {
-  return ranks.ahead(from, to) - ranks.group(to)->credits[from].matched;
-}
-
 /// Delays every payload to rank 1, and so what is sent after it over the same connection.
 void delay_payloads(FlowRanks& ranks, transport::Duration delay) {
   ranks.fabric().set_faults([delay](const transport::inproc::Sent& sent) {
@@ -180,7 +161,7 @@ TEST(Credit, OfMatchedMessagesThatAreWithdrawnIsReturnedOnce) {
       EXPECT_TRUE(in->good()) << in->text();
       EXPECT_TRUE(room == data);
       ranks.settle();
-      ASSERT_EQ(unreturned(ranks, 0, 1), counted) << "after message " << message;
+      ASSERT_EQ(ranks.unreturned(0, 1), counted) << "after message " << message;
     }
     EXPECT_TRUE(ranks.group(1)->withdrawn.empty());
     // So no more than a window runs ahead, those included.
@@ -197,7 +178,7 @@ TEST(Credit, OfMatchedMessagesThatAreWithdrawnIsReturnedOnce) {
     others.expect_arrived();
     more.expect_arrived();
     ranks.settle();
-    EXPECT_EQ(unreturned(ranks, 0, 1), 0U);
+    EXPECT_EQ(ranks.unreturned(0, 1), 0U);
     EXPECT_TRUE(ranks.close().empty());
   }
 }
@@ -230,7 +211,7 @@ TEST(Credit, AgreesOnBothSidesWheneverAMessageIsGivenUp) {
       ending->ignore("it is given up, received, or both");
     }
     ranks.settle();
-    EXPECT_EQ(unreturned(ranks, 0, to), 0U);
+    EXPECT_EQ(ranks.unreturned(0, to), 0U);
     EXPECT_EQ(ranks.held(0), 0U);
     EXPECT_TRUE(ranks.close().empty());
   }

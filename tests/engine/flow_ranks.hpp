@@ -32,6 +32,10 @@ class FlowRanks : public support::InprocRanks {
   [[nodiscard]] std::uint64_t ahead(std::uint32_t from, std::uint32_t to) const {
     return group(from)->credits[to].ahead;
   }
+  /// What the sender still counts of messages whose credit is not on its way.
+  [[nodiscard]] std::uint64_t unreturned(std::uint32_t from, std::uint32_t to) const {
+    return ahead(from, to) - group(to)->credits[from].matched;
+  }
   [[nodiscard]] std::uint64_t messages(std::uint32_t rank, transport::TagKind kind) {
     return fabric().counters(rank).of(kind).messages_sent;
   }
@@ -95,12 +99,26 @@ constexpr std::size_t many_of(std::size_t bytes) {
   return 4 * kWindow / (engine::FlowControl::kPerMessage + bytes) + 3;
 }
 
+inline support::SharedEnding send_with_tag(
+    support::InprocRanks& ranks, const reference::Bytes& data, std::int32_t tag,
+    transport::Duration timeout = support::InprocRanks::kTimeout) {
+  engine::OperationSpec spec(gtopk::send(data, 1, tag));
+  spec.timeout = timeout;
+  return ranks.submit(0, std::move(spec));
+}
+
+inline support::SharedEnding receive_with_tag(
+    support::InprocRanks& ranks, reference::Bytes& room, std::int32_t tag,
+    transport::Duration timeout = support::InprocRanks::kTimeout) {
+  engine::OperationSpec spec(gtopk::recv(room, 0, tag));
+  spec.timeout = timeout;
+  return ranks.submit(1, std::move(spec));
+}
+
 inline support::SharedEnding send_briefly(
     support::InprocRanks& ranks, const reference::Bytes& data,
     transport::Duration timeout = std::chrono::milliseconds(500)) {
-  engine::OperationSpec spec(gtopk::send(data, 1, kTag));
-  spec.timeout = timeout;
-  return ranks.submit(0, std::move(spec));
+  return send_with_tag(ranks, data, kTag, timeout);
 }
 
 }  // namespace gtopk

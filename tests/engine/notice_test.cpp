@@ -36,7 +36,7 @@ TEST(Notice, ComesBackAsItWasSent) {
 
 TEST(Notice, HoldsAWithdrawal) {
   for (const bool held : {false, true}) {
-    const Withdrawal sent{(1U << 18U) - 1, 0xfffffffeU, held, 0xfedcba9876543210U};
+    const Withdrawal sent{(1U << 18U) - 1, -7, 0xfffffffeU, held, 0xfedcba9876543210U};
     Notice::Wire wire{};
     encode(sent.notice(), wire);
     const auto notice = decode(wire);
@@ -44,6 +44,7 @@ TEST(Notice, HoldsAWithdrawal) {
     EXPECT_EQ(notice->kind, NoticeKind::kWithdraw);
     const Withdrawal received = Withdrawal::of(*notice);
     EXPECT_EQ(received.source, sent.source);
+    EXPECT_EQ(received.tag, sent.tag);
     EXPECT_EQ(received.serial, sent.serial);
     EXPECT_EQ(received.held, held);
     EXPECT_EQ(received.apart, sent.apart);
