@@ -95,19 +95,24 @@ CallOrder::EntryPointer CallOrder::caller_of(const EntryPointer& entry) const {
   return nullptr;
 }
 
-bool CallOrder::Entry::awaits_callbacks() const {
-  return running || is_parked() || std::ranges::any_of(futures, [](const Tracked& each) {
-           return callbacks_of(*each.future) > each.ours;
+bool CallOrder::Entry::awaits_callbacks(const Entry* apart_from) const {
+  const auto is_shared = [apart_from](const Tracked& each) {
+    return apart_from != nullptr &&
+           std::ranges::find(apart_from->futures, each.future, &Tracked::future) !=
+               apart_from->futures.end();
+  };
+  return running || is_parked() || std::ranges::any_of(futures, [&](const Tracked& each) {
+           return callbacks_of(*each.future) > each.ours && !is_shared(each);
          });
 }
 
-bool CallOrder::has_callbacks(const Entry& entry) {
-  return entry.awaits_callbacks() ||
+bool CallOrder::has_callbacks(const Entry& entry, const Entry* apart_from) {
+  return entry.awaits_callbacks(apart_from) ||
          std::ranges::any_of(entry.called, [](const auto& each) { return is_pending(*each); });
 }
 
-bool CallOrder::is_pending(const Entry& entry) {
-  return entry.is_deferred() || has_callbacks(entry);
+bool CallOrder::is_pending(const Entry& entry, const Entry* apart_from) {
+  return entry.is_deferred() || has_callbacks(entry, apart_from);
 }
 
 bool CallOrder::waits(const EntryPointer& parent, const Entry* entry) const {
@@ -120,8 +125,9 @@ bool CallOrder::waits(const EntryPointer& parent, const Entry* entry) const {
       break;
     }
     // A released entry passes callbacks and what they called, but not what its caller called before
-    // it.
-    if (released ? each->is_deferred() && each->nesting <= entry->nesting : is_pending(*each)) {
+    // it. Parts of one window do not wait for each other on account of its callbacks.
+    if (released ? each->is_deferred() && each->nesting <= entry->nesting
+                 : is_pending(*each, entry)) {
       return true;
     }
   }
@@ -210,7 +216,6 @@ void CallOrder::started(const EntryPointer& entry, std::uint64_t number) {
   entry->holds_thread = entry->starting = false;
   if (entry->futures.empty()) {
     untrack(*entry);
-    settle(entry->parent);
   }
 }
 
@@ -277,13 +282,14 @@ bool CallOrder::may_leave(const Entry& entry) {
   return (!entry.released && entry.in_flight == 0) || !has_callbacks(entry);
 }
 
-void CallOrder::settle(EntryPointer entry) {
-  while (entry) {
-    const EntryPointer parent = entry->parent;
+void CallOrder::settle(const EntryPointer& parent) {
+  Entries& entries = called_by(parent);
+  for (auto next = entries.begin(); next != entries.end();) {
+    const EntryPointer entry = *next++;  // which takes out itself
+    settle(entry);
     if (may_leave(*entry)) {
       untrack(*entry);
     }
-    entry = parent;
   }
 }
 
@@ -319,11 +325,10 @@ void CallOrder::run(const EntryPointer& entry, const std::function<void()>& comp
 
 void CallOrder::has_run(const EntryPointer& entry) {
   {
-    const Lock lock(*this);
+    const std::lock_guard lock(mutex_);
     entry->thread.reset();
     entry->running = false;
     entry->returned = true;
-    settle(entry);
   }
   advance();
 }
@@ -359,7 +364,8 @@ void CallOrder::advance() {
     Ready ready;
     EntryPointer next;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(*this);
+      settle(nullptr);
       find_ready(nullptr, ready, next);
     }
     run_soon(std::move(ready));
@@ -413,6 +419,7 @@ void CallOrder::close(const std::exception_ptr& error) {
     started(each, each->deferred->start(error));
   }
   run_soon(std::move(ready));
+  advance();
 }
 
 void CallOrder::reopen() {

@@ -98,7 +98,7 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
   [[nodiscard]] bool has_to_wait();
   /// Call advance() afterwards, without the locks that `start` takes, as its turn may have come.
   [[nodiscard]] EntryPointer defer(Completer& completer, Deferred deferred);
-  /// Starts and runs everything whose turn has come.
+  /// Lets go of what has returned, and starts and runs everything whose turn has come.
   void advance();
   /// Blocks until it is this thread's turn; then the caller starts the collective and calls
   /// started(). Throws c10::DistBackendError at the deadline.
@@ -140,11 +140,13 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
   EntryPointer append(Completer& completer);
   [[nodiscard]] bool waits(const EntryPointer& parent, const Entry* entry) const;
   [[nodiscard]] static bool is_behind(const Entry& entry);
-  [[nodiscard]] static bool has_callbacks(const Entry& entry);
-  [[nodiscard]] static bool is_pending(const Entry& entry);
+  // apart_from: whose futures' callbacks do not count.
+  [[nodiscard]] static bool has_callbacks(const Entry& entry, const Entry* apart_from = nullptr);
+  [[nodiscard]] static bool is_pending(const Entry& entry, const Entry* apart_from = nullptr);
   [[nodiscard]] static bool may_leave(const Entry& entry);
   void untrack(Entry& entry);
-  void settle(EntryPointer entry);
+  /// Lets those leave, of what that one has called, that may.
+  void settle(const EntryPointer& parent);
   void find_ready(const EntryPointer& parent, Ready& ready, EntryPointer& next);
   void start_watch(Completer& completer);
   [[nodiscard]] Entries& called_by(const EntryPointer& parent);
@@ -207,7 +209,7 @@ struct CallOrder::Entry {
   [[nodiscard]] bool is_deferred() const { return deferred || holds_thread; }
   [[nodiscard]] bool is_parked() const { return complete && !running; }
   /// Whether callbacks of its own futures are running, or have yet to run.
-  [[nodiscard]] bool awaits_callbacks() const;
+  [[nodiscard]] bool awaits_callbacks(const Entry* apart_from = nullptr) const;
 };
 
 }  // namespace gtopk::torch_backend

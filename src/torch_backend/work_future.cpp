@@ -75,10 +75,14 @@ void GtopkWork::finish(Self self) {
     entry->order->ended(entry, completer, [self = std::move(self)] { self->complete(); });
     return;
   }
-  // What its callbacks call takes the place of the callback that called it.
-  const CallOrder::Within within(self->caller_);
-  const CallOrder::InFlight in_flight(self->caller_);
-  self->complete();
+  const std::shared_ptr<GroupState> group = self->group_;
+  {
+    // What its callbacks call takes the place of the callback that called it.
+    const CallOrder::Within within(self->caller_);
+    const CallOrder::InFlight in_flight(self->caller_);
+    self->complete();
+  }
+  group->order().advance();  // callbacks of a window may have been what is waited for
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFutureResult() {

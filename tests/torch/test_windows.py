@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Rank, RankSet
+from test_callbacks import wait
 from test_collectives import usable
 
 pytestmark = pytest.mark.loopback
@@ -251,6 +252,41 @@ def check_a_large_window_has_all_results(me: Rank) -> None:
     for result in (work.result(), work.get_future().wait()):
         assert all(one is other for one, other in zip(result, tensors, strict=True))
     assert [each[0].item() for each in tensors] == list(range(4200))
+
+
+def called_back(me: Rank, key: str, *, message_last: bool) -> list[weakref.ref[torch.Tensor]]:
+    """Of a window whose future has a callback, on all ranks but 0 before any of it has ended."""
+    group = world()
+    tensors, room = [torch.full((3,), float(me.rank)) for _ in range(3)], torch.empty(2)
+    group._start_coalescing(CPU)
+    if me.rank == 0:
+        me.store.wait([f"{key}/{rank}" for rank in range(1, me.size)])
+    for tensor in tensors:
+        work = group.broadcast(tensor, 0)
+        if me.rank == 0:
+            work.wait()
+    if message_last:
+        group.send([torch.ones(2)], (me.rank + 1) % me.size, 5)
+        group.recv([room], (me.rank - 1) % me.size, 5)
+    future = group._end_coalescing(CPU).get_future()
+    returned = threading.Event()
+    future.add_done_callback(lambda _: returned.set())
+    if me.rank != 0:
+        me.store.set(f"{key}/{me.rank}", "attached")
+    wait(returned)
+    assert all(tensor.tolist() == [0.0] * 3 for tensor in tensors)
+    return [weakref.ref(tensor) for tensor in tensors]
+
+
+def check_windows_whose_callbacks_have_returned_keep_nothing(me: Rank) -> None:
+    for message_last in (False, True):
+        seen = []
+        for window in range(20):
+            key = f"window/kept/{message_last}/{window}"
+            seen += called_back(me, key, message_last=message_last)
+        usable(me)  # after the last callback has returned
+        alive = sum(each() is not None for each in seen)
+        assert alive <= 6, (message_last, alive)
 
 
 def check_one_that_fails_fails_the_work_and_no_other(me: Rank) -> None:
