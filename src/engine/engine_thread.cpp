@@ -33,6 +33,11 @@ constexpr Duration kCloseBound = std::chrono::seconds(2);
 /// Limits telling the directory that this process leaves.
 constexpr Duration kAnnounceBound = std::chrono::seconds(2);
 
+/// A job at its gate has exchanged everything, so no peer waits for it, and only threads of this
+/// process may still report parts. If two looks, so far apart, find nothing else in a group that is
+/// being destroyed, those parts never come: a backward has broken off.
+constexpr Duration kLookAtGates = std::chrono::milliseconds(100);
+
 /// The least time for goodbyes, whatever the earlier steps took: most are already under way.
 constexpr Duration kLeastFarewell = std::chrono::milliseconds(100);
 
@@ -93,8 +98,18 @@ void EngineThread::let_end(const std::shared_ptr<Group>& group) {
   std::future<void> ended = idle->get_future();
   call([&] { engine_->when_idle(group, [idle] { idle->set_value(); }); });
   const TimePoint until = shared_deadline_.begin(clock_.now(), patience);
-  const bool in_vain = ended.wait_until(until) == std::future_status::timeout;
-  shared_deadline_.end(clock_.now(), in_vain);
+  bool at_gates = false;
+  const auto still_at_gates = [&] {
+    const bool before = at_gates;
+    call([&] { at_gates = engine_->scheduler().idle(*group, true); });
+    return before && at_gates;
+  };
+  const auto has_ended = [&](TimePoint by) {
+    return ended.wait_until(std::min(by, until)) == std::future_status::ready;
+  };
+  while (!has_ended(clock_.now() + kLookAtGates) && clock_.now() < until && !still_at_gates()) {
+  }
+  shared_deadline_.end(clock_.now(), clock_.now() >= until);
 }
 
 void EngineThread::advance(TimePoint& worked) {

@@ -57,8 +57,8 @@ class EngineThread {
   /// `directory`. Beyond kMostDirectories, the oldest is dropped.
   void announce_departure(const void* directory, Announce announce);
 
-  /// Waits until the group is idle, for at most `patience`, which stuck groups share. Never call it
-  /// on the engine thread.
+  /// Waits until the group is idle, for at most `patience`, which stuck groups share, and not for
+  /// gates that this process does not decide in the meantime. Never call it on the engine thread.
   void let_end(const std::shared_ptr<Group>& group);
 
   /// How long let_end() and the destructor wait, together if one follows the other, for operations

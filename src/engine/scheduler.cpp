@@ -230,10 +230,11 @@ void Scheduler::finish(Operation& operation) {
   start_waiting(group);
 }
 
-bool Scheduler::idle(const Group& group) const {
+bool Scheduler::idle(const Group& group, bool but_for_gates) const {
   return group.waiting_.empty() && group.held_.empty() &&
-         std::ranges::none_of(operations_,
-                              [&](const auto& operation) { return &operation->group() == &group; });
+         std::ranges::none_of(operations_, [&](const auto& operation) {
+           return &operation->group() == &group && !(but_for_gates && operation->gate_waiter);
+         });
 }
 
 void Scheduler::when_idle(const std::shared_ptr<Group>& group, std::function<void()> then) {

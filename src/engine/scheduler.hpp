@@ -86,7 +86,8 @@ class Scheduler {
   }
   /// Calls `then`, on this thread, as soon as no operation of the group is running or waiting.
   void when_idle(const std::shared_ptr<Group>& group, std::function<void()> then);
-  [[nodiscard]] bool idle(const Group& group) const;
+  /// Whether that is so; if `but_for_gates`, apart from those that wait at a gate.
+  [[nodiscard]] bool idle(const Group& group, bool but_for_gates = false) const;
 
   using Operations = std::list<std::unique_ptr<Operation>>;  ///< in the order in which they started
   /// Operations in flight, including those that only wait for the network to release their memory.

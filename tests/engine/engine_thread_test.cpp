@@ -36,6 +36,7 @@ class Alone {
   }
 
   [[nodiscard]] engine::EngineThread& thread() { return thread_; }
+  [[nodiscard]] const std::shared_ptr<engine::Group>& group() const { return group_; }
 
   /// The future gets the collective's ending.
   [[nodiscard]] std::future<void> submit(Collective collective) {
@@ -153,6 +154,31 @@ TEST(EngineThread, MeetsOthersAtAGate) {
     EXPECT_EQ(std::isnan(tensor[0]), !happened);
     if (happened) {
       EXPECT_EQ(tensor, (std::vector<float>{0, 0, 3}));
+    }
+  }
+}
+
+// As of a backward that broke off.
+TEST(EngineThread, WaitsAtTheEndOfAGroupForNoGateThatMissesParts) {
+  for (const bool decided : {false, true}) {
+    Alone alone;
+    alone.thread().patience = std::chrono::hours(1);
+    std::vector<float> tensor = {1, 2, 3};
+    SparseOptions options{.k = 1};
+    options.gate = std::make_shared<Gate>(2);
+    std::future<void> done = alone.submit(
+        gtopk::sparse_all_reduce(tensor.data(), nullptr, 3, DataType::kFloat32, options));
+    alone.thread().call([] {});  // it has started
+    if (decided) {
+      options.gate->arrive(true);
+    }
+    alone.thread().let_end(alone.group());
+    alone.thread().call([&] { alone.thread().engine().remove_group(*alone.group()); });
+    if (decided) {
+      done.get();
+      EXPECT_EQ(tensor, (std::vector<float>{0, 0, 3}));
+    } else {
+      EXPECT_THROW(done.get(), Error);
     }
   }
 }
