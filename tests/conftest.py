@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 # These run with one torch alone: tests of tools, the wheel, the lab, frameworks and the tests
-# themselves, of arithmetic, of processes that start, wait and end, and of the core behind tensors and
-# a store. All others go through torch's DDP, FSDP, DTensor, optimizers, scalers, Works, futures or
-# streams, and run with the newest torch too.
+# themselves, of arithmetic, of processes that start, wait and end, and of the core behind tensors
+# and a store. All others go through torch's DDP, FSDP, DTensor, optimizers, scalers, Works, futures
+# or streams, and run with the newest torch too.
 ONCE = {
     "test_adaptive",
     "test_advise",

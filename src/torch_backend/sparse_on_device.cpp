@@ -79,9 +79,9 @@ bool passes_self_test(const cuda::Calls& kernels, c10::Device device, DataType d
   return false;
 }
 
-/// Loads and tests the kernels of this type, once for each device, because a kernel that is loaded at
-/// its first launch may synchronise while a stream waits for a result. Returns false if the device
-/// cannot run them, or runs them wrongly.
+/// Loads and tests the kernels of this type, once for each device, because a kernel that is loaded
+/// at its first launch may synchronise while a stream waits for a result. Returns false if the
+/// device cannot run them, or runs them wrongly.
 bool load_kernels(const cuda::Calls& kernels, c10::Device device, DataType dtype) {
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, std::set<DataType>> loaded;

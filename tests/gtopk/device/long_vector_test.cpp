@@ -57,8 +57,8 @@ class LongVector : public ::testing::Test {
   }
 
   const std::vector<device::Index> places_ = {(1U << 31U) - 1, (1U << 31U) + 1,
-                                              kElements - 3 * device::kTile, kElements - 5000,
-                                              kElements - 1};
+                                              kElements - std::uint64_t{3} * device::kTile,
+                                              kElements - 5000, kElements - 1};
   void* memory_ = MAP_FAILED;
   device::Piece<Float16> piece_;
   device::Pieces<Float16> acc_;

@@ -174,8 +174,9 @@ TEST(DeviceSelectOfALongVector, FindsTilesBehindTwoToTheThirtyOneElements) {
     GTEST_SKIP() << "8 GiB of addresses are not to be had";
   }
   auto* const tensor = static_cast<Float16*>(memory);
-  const std::uint64_t places[] = {(std::uint64_t{1} << 31U) + 1, kElements - 3 * device::kTile,
-                                  kElements - 9, kElements - 1};
+  const std::uint64_t places[] = {(std::uint64_t{1} << 31U) + 1,
+                                  kElements - std::uint64_t{3} * device::kTile, kElements - 9,
+                                  kElements - 1};
   for (const std::uint64_t place : places) {
     tensor[place] = to_float16(3);
   }
