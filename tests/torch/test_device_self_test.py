@@ -24,7 +24,7 @@ def _steps(me: Rank, device: str) -> list[torch.Tensor]:
         for step in range(3):
             tensor = (values(me, 300, dtype) * (step + 1)).to(device)
             gtopk.sparse_all_reduce(tensor, k=9, residual=residual)
-            done += [tensor.cpu(), residual.cpu()]
+            done += [tensor.cpu(), residual.cpu().clone()]
     return done
 
 
