@@ -1,4 +1,4 @@
-// Numbers: values of enumerations that stand for none, as a cast can make them.
+// Numbers: rejects numbers that stand for no value of an enumeration, as a cast can make them.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
 // Numbers: the one table of element types: a row per DataType, in its order. A type that is added
-// here can be named, sized, moved and visited; which operations take it is theirs to say.
+// here can be named, sized, moved and visited; each operation decides whether it takes it.
 #pragma once
 
 #include <complex>
@@ -52,7 +52,7 @@ template <class T>
 inline constexpr bool kIsComplex =
     std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
 
-/// Calls f with the row of `type`; false, and no call, where there is none.
+/// Calls f with the row of `type`. Returns false, and makes no call, if there is none.
 template <class F>
 constexpr bool visit_row(DataType type, F f) {
   return std::apply(
@@ -60,7 +60,8 @@ constexpr bool visit_row(DataType type, F f) {
       kElementTypes);
 }
 
-/// Calls f.operator()<T>() with the C++ type of `type`; false, and no call, where it has no row.
+/// Calls f.operator()<T>() with the C++ type of `type`. Returns false, and makes no call, if it has
+/// no row.
 template <class F>
 bool visit_type(DataType type, F f) {
   return visit_row(type, [&]<class T>(const Element<T>&) { f.template operator()<T>(); });

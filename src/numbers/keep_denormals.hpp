@@ -1,6 +1,6 @@
-// Numbers: denormals are values like any other in here. A host program may have asked
-// its threads to flush them (torch.set_flush_denormal does, and new threads inherit it), which
-// would make one rank select differently from another. It knows no lists.
+// Numbers: denormals are values like any other here. A host program may have asked its threads to
+// flush them (torch.set_flush_denormal does, and new threads inherit it), which would make one rank
+// select differently from another. It knows no lists.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace gtopk {
 
-/// While it lives, this thread's arithmetic keeps denormals and rounds to nearest; then the host's
-/// settings are back.
+/// While it lives, this thread's arithmetic keeps denormals and rounds to nearest; afterwards the
+/// host's settings apply again.
 class KeepDenormals {
  public:
   KeepDenormals() : before_(control()) {

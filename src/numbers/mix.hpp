@@ -1,4 +1,4 @@
-// Numbers: drawn from a seed that ranks share, the same on every machine; hashes.
+// Numbers: numbers drawn from a seed that ranks share, the same on every machine, and hashes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace gtopk {
   return bits ^ (bits >> 31U);
 }
 
-/// Number i = 1, 2, ... of those that a seed gives.
+/// Number i = 1, 2, ... of those drawn from a seed.
 [[nodiscard]] constexpr std::uint64_t drawn(std::uint64_t seed, std::uint64_t i) {
   constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio
   return mix(seed + i * kStep);

@@ -1,9 +1,10 @@
 // Sparse, device room: the selections `gaussian` and `sampled` (select/gaussian.cpp, sampled.cpp):
-// a first threshold from moments or from a sample, corrected by counting what reaches it. Then
-// either the cut is known, or the first so many are found as in an exact selection (refine.hpp).
+// they start from a threshold found from moments or a sample, and correct it by counting what
+// reaches it. Then either the cut is known, or the first entries are found as in an exact selection
+// (refine.hpp).
 //
-// As many rounds of correction are launched as there can be; when the threshold holds, the rest
-// have nothing to do.
+// All possible rounds of correction are launched; once the threshold holds, the rest have nothing
+// to do.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +23,20 @@
 
 namespace gtopk::sparse::device {
 
-/// How far the search for a threshold has come; in the device's memory.
+/// The state of a search for a threshold, in the device's memory.
 struct Search {
   double threshold = 0;
-  /// What reaches it.
+  /// How many elements reach it.
   std::uint64_t count = 0;
   /// Corrections that may still be made.
   int left = 0;
   std::uint32_t done = 0;
-  /// 0: something was NaN or infinite.
+  /// 0: an element was NaN or infinite.
   std::uint32_t finite = 1;
 };
 
-/// Sum and sum of squares of each chunk, in the order of select/moments.hpp: a thread for each
-/// partial sum, a block for 16 chunks at a time.
+/// Computes the sum and the sum of squares of each chunk, in the order of select/moments.hpp. A
+/// thread computes one partial sum; a block handles 16 chunks at a time.
 template <class T>
 struct SumChunks {
   static constexpr unsigned kPartials = kMomentsPartials;
@@ -98,8 +99,8 @@ struct SumChunks {
   }
 };
 
-/// Adds the chunks up to the first threshold of `gaussian`, in the order of select/moments.hpp: a
-/// thread for each partial sum. One block.
+/// Computes the first threshold of `gaussian` from the sums of the chunks, added in the order of
+/// select/moments.hpp with a thread for each partial sum. Runs as one block.
 struct BeginFromMoments {
   static_assert(kMomentsGroups == kThreads);
   struct Shared {
@@ -146,7 +147,7 @@ struct BeginFromMoments {
   }
 };
 
-/// From the key that a sample gave. One block.
+/// Begins with the key found in a sample. Runs as one block.
 template <class Value>
 struct BeginFromSample {
   struct Shared {};
@@ -168,7 +169,7 @@ struct BeginFromSample {
   }
 };
 
-/// Counts what reaches the threshold, in all of acc.
+/// Counts the elements of acc that reach the threshold.
 template <class T>
 struct CountReaching {
   using Value = Accumulation<T>;
@@ -215,7 +216,7 @@ struct CountReaching {
   }
 };
 
-/// Accepts the count or moves the threshold. One block.
+/// Accepts the count or moves the threshold. Runs as one block.
 struct CorrectThreshold {
   struct Shared {};
 
@@ -242,8 +243,8 @@ struct CorrectThreshold {
   }
 };
 
-/// What reaches the threshold is kept, or the first `most` of it; the first k of all if nothing
-/// does: a rank that found nothing might never find anything again. One block.
+/// Keeps what reaches the threshold, or the first `most` of it. If nothing does, keeps the first k
+/// of all: a rank that found nothing might never find anything again. Runs as one block.
 template <class Value>
 struct SettleThreshold {
   struct Shared {};
@@ -275,7 +276,7 @@ struct SettleThreshold {
   }
 };
 
-/// What such a selection works in; in the device's memory.
+/// The workspace of such a selection, in the device's memory.
 template <class Value>
 struct SearchWorkspace {
   RefineWorkspace<Value> refine;
@@ -296,8 +297,8 @@ struct SearchWorkspace {
   }
 };
 
-/// The launches that count what reaches the threshold and correct it; `settle`, of one block,
-/// follows the last of them.
+/// Launches the kernels that count what reaches the threshold and correct it. `settle`, a kernel of
+/// one block, follows the last of them.
 template <class T, class Executor, class Settle>
 void correct_threshold(Executor& executor, const Pieces<T>& acc, std::uint64_t k,
                        const Correction& correction, const SearchWorkspace<Accumulation<T>>& room,
@@ -311,7 +312,8 @@ void correct_threshold(Executor& executor, const Pieces<T>& acc, std::uint64_t k
   launch_with_last(executor, acc.tiles, count, InTurn{correct, settle}, ended);
 }
 
-/// All launches of a selection of the kinds kNormal and kSample. `kept`: room for rule.most.
+/// Launches a whole selection of kind kNormal or kSample. `kept` has capacity for rule.most
+/// entries.
 template <class T, class Executor>
 void select_approximately(Executor& executor, const Pieces<T>& acc, std::uint64_t d,
                           const SelectionRule& rule, const SearchWorkspace<Accumulation<T>>& room,

@@ -1,15 +1,15 @@
-// Sparse, device room: what kernels are written in. A kernel is a value with a body that one block
-// of threads runs; nvcc compiles it for the GPU, and g++ for tests, where a host executor
+// Sparse, device room: the means to write kernels. A kernel is a value whose body is run by a block
+// of threads. nvcc compiles it for the GPU, and g++ for tests, where a host executor
 // (tests/support/host_executor.hpp) runs the same body, thread after thread.
 //
 // A body consists of phases:
 //
-//     block.each([&](unsigned thread) { … });   // every thread; behind it all have done it
+//     block.each([&](unsigned thread) { … });   // every thread runs it before any goes on
 //
-// What stands between phases every thread does alike: it sees arguments and local variables, and
-// memory that threads write only by block.read(). Nothing lives on in a thread from phase to phase
-// but what is in shared memory. So a block on the CPU needs no threads and no barriers, and the
-// order in which it takes a phase's threads must not matter.
+// Code between phases is run alike by every thread. It sees arguments and local variables; it must
+// use block.read() for memory that threads write. A thread keeps nothing from phase to phase except
+// in shared memory. So a block on the CPU needs no threads and no barriers, and the order in which
+// it runs the threads of a phase must not matter.
 #pragma once
 
 #include <bit>
@@ -30,7 +30,7 @@ template <class T>
   return b < a ? b : a;
 }
 
-/// Parts of so many elements, the last one perhaps of fewer.
+/// The number of parts of `Size` elements; the last part may have fewer.
 template <unsigned Size>
 [[nodiscard]] GTOPK_HOST_DEVICE constexpr std::uint64_t tiles_of(std::uint64_t elements) {
   return elements / Size + (elements % Size == 0 ? 0 : 1);
@@ -47,7 +47,7 @@ template <unsigned Size>
 #endif
 }
 
-/// The lowest bit that is set; there is one.
+/// The position of the lowest bit that is set; at least one must be.
 [[nodiscard]] GTOPK_HOST_DEVICE inline unsigned lowest_bit(std::uint32_t bits) {
 #ifdef __CUDA_ARCH__
   return static_cast<unsigned>(__ffs(static_cast<int>(bits))) - 1;
@@ -79,7 +79,7 @@ GTOPK_HOST_DEVICE inline std::uint64_t add(std::uint64_t& number, std::uint64_t 
 #endif
 }
 
-/// number becomes the larger of both; atomic across threads and blocks.
+/// Raises `number` to at least `to`. Atomic across threads and blocks.
 GTOPK_HOST_DEVICE inline void raise(std::uint64_t& number, std::uint64_t to) {
 #ifdef __CUDA_ARCH__
   atomicMax(reinterpret_cast<unsigned long long*>(&number), static_cast<unsigned long long>(to));
@@ -88,7 +88,7 @@ GTOPK_HOST_DEVICE inline void raise(std::uint64_t& number, std::uint64_t to) {
 #endif
 }
 
-/// Makes a number not larger than another. Atomic.
+/// Lowers `number` to at most `to`. Atomic.
 GTOPK_HOST_DEVICE inline void lower(std::uint64_t& number, std::uint64_t to) {
 #ifdef __CUDA_ARCH__
   atomicMin(reinterpret_cast<unsigned long long*>(&number), static_cast<unsigned long long>(to));
@@ -105,7 +105,7 @@ GTOPK_HOST_DEVICE inline void set_bits(std::uint32_t& word, std::uint32_t bits) 
 #endif
 }
 
-/// Calls visit(i) for every i below `count`, each by one thread of all blocks.
+/// Calls visit(i) for every i below `count`, each in one of the threads of all blocks.
 template <class Block, class Visit>
 GTOPK_HOST_DEVICE void each_of(Block& block, std::uint64_t count, Visit visit) {
   const std::uint64_t all_threads = block.count() * kThreads;
@@ -117,10 +117,10 @@ GTOPK_HOST_DEVICE void each_of(Block& block, std::uint64_t count, Visit visit) {
 }
 
 /// Calls visit(i, load(i)) for one thread's share of `size` elements. Several are loaded before the
-/// first of them is visited: behind a visit that may write, the compiler can move no load ahead,
-/// and each would have to wait for the one before it. For the same reason no load stands behind a
-/// branch: in place of those beyond the end a thread loads its first element again. A thread loads
-/// only elements that it visits, since other threads may already write theirs.
+/// first of them is visited: the compiler cannot move a load ahead of a visit that may write, so
+/// each load would wait for the one before it. For the same reason no load is behind a branch: in
+/// place of elements beyond the end, a thread loads its first element again. A thread loads only
+/// elements that it visits, since other threads may already write theirs.
 template <class Load, class Visit>
 GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Visit visit) {
   using Loaded = decltype(load(std::size_t{thread}));
@@ -128,7 +128,7 @@ GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Vi
   unsigned first = thread;
   for (; first + (kAhead - 1) * kThreads < size; first += kAhead * kThreads) {
     Loaded loaded[kAhead];
-    const std::size_t from = first;  // so that what is added to it can be part of an instruction
+    const std::size_t from = first;  // so that the offset added to it can be part of an instruction
     for (unsigned j = 0; j < kAhead; ++j) {
       loaded[j] = load(from + std::size_t{j} * kThreads);
     }
@@ -136,9 +136,9 @@ GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Vi
       visit(first + j * kThreads, loaded[j]);
     }
   }
-  if (first < size && size - (first - thread) <= kThreads) {  // one is left for each thread
+  if (first < size && size - (first - thread) <= kThreads) {  // at most one is left per thread
     visit(first, load(std::size_t{first}));
-  } else if (first < size) {  // the rest of a tile that is not whole
+  } else if (first < size) {  // fewer than kAhead are left for this thread
     Loaded loaded[kAhead];
     for (unsigned j = 0; j < kAhead; ++j) {
       const unsigned at = first + j * kThreads;
@@ -152,8 +152,8 @@ GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Vi
   }
 }
 
-/// numbers[i] becomes the sum of those before it, for i < Size; its sum is returned. `spare` is as
-/// long. In shared memory.
+/// Replaces numbers[i] with the sum of those before it, for i < Size, and returns the sum of all.
+/// `spare` is as long as `numbers`; both are in shared memory.
 template <unsigned Size, class Block, class Number>
 GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spare) {
   constexpr unsigned kRun = 8;
@@ -192,9 +192,9 @@ GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spar
   return block.read(spare[kRuns]);
 }
 
-/// Each of numbers[0, count) becomes the sum of those before it, and numbers[count] that of all,
-/// which is returned. In the device's memory; one block, of which each thread adds up a run.
-/// limit(sum): what a sum of a thread's run may become at most.
+/// Replaces each of numbers[0, count), in the device's memory, with the sum of those before it;
+/// sets numbers[count] to the sum of all, and returns it. Runs as one block, whose threads each add
+/// up a run. limit(sum) caps the sum of a thread's run.
 template <class Block, class Shared, class Number, class Limit>
 GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers, std::uint64_t count,
                                 Limit limit) {
@@ -227,16 +227,16 @@ GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers,
   return sum_up(block, shared, numbers, count, [](const Number& sum) { return sum; });
 }
 
-/// The same of numbers none of which exceeds `most`. Of 256 times as much no sum wraps around: one
-/// above `most` then stays above it, whatever there is to be added.
+/// The same for numbers of at most `most`; 256 times `most` must not wrap around. A thread's sum
+/// stays at `most` once it gets there, whatever else is added.
 template <class Block, class Shared>
 GTOPK_HOST_DEVICE std::uint64_t sum_up_to(Block& block, Shared& shared, std::uint64_t* numbers,
                                           std::uint64_t count, std::uint64_t most) {
   return sum_up(block, shared, numbers, count, [=](std::uint64_t sum) { return least(sum, most); });
 }
 
-/// Which elements of a tile are marked, and how many before each: what keeps the order of the
-/// index when they are written. In shared memory.
+/// Marks elements of a tile, and counts the marked ones before each, so that they are written in
+/// the order of the index. Lives in shared memory.
 struct Marks {
   static constexpr unsigned kWords = kTile / 32;
 
@@ -255,7 +255,7 @@ struct Marks {
   [[nodiscard]] GTOPK_HOST_DEVICE bool has(unsigned element) const {
     return ((words[element / 32] >> (element % 32)) & 1U) != 0;
   }
-  /// How many are marked. Between phases.
+  /// Returns how many are marked. Called between phases.
   template <class Block>
   GTOPK_HOST_DEVICE std::uint32_t count(Block& block) {
     block.each([this](unsigned thread) {
@@ -265,7 +265,7 @@ struct Marks {
     });
     return sums_before<kWords>(block, before, spare);
   }
-  /// How many of those before `element` are marked, once they have been counted.
+  /// How many elements before `element` are marked; count() must have been called.
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint32_t rank(unsigned element) const {
     const std::uint32_t below = (std::uint32_t{1} << (element % 32)) - 1;
     return before[element / 32] + count_bits(words[element / 32] & below);

@@ -1,7 +1,7 @@
 // Sparse, device room: the one sweep that writes tensor and residual, and the few entries that are
 // applied after it. The host computes these entries from lists of k entries (residual/edits.hpp);
-// the device reads them from pinned memory, and one thread of a block how many there are: each read
-// crosses the bus.
+// the device reads them from pinned memory. One thread of each block reads how many there are,
+// because each read crosses the bus.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace gtopk::sparse::device {
 
-/// residual <- acc and tensor <- 0; if the step did not happen, tensor <- NaN only.
+/// Sets residual to acc and tensor to 0; if the step did not happen, only sets tensor to NaN.
 template <class T>
 struct Absorb {
   using Value = Accumulation<T>;
@@ -25,7 +25,7 @@ struct Absorb {
 
   Pieces<T> acc;
   const std::uint64_t* did_happen;
-  /// May be null: if it is not 0, nothing is done.
+  /// May be null. If its value is not 0, nothing is done.
   const std::uint64_t* unless = nullptr;
 
   template <class Block>
@@ -71,7 +71,7 @@ struct ClearAndDeliver {
   };
 
   Pieces<T> acc;
-  /// Of the whole vector; may be null.
+  /// The whole vector's momentum; may be null.
   Value* momentum;
   Edits<Value, Index> edits;
   const EditCounts* counts;
@@ -110,8 +110,8 @@ struct ClearAndDeliver {
   }
 };
 
-/// Adds what nodes dropped to the residual: all that comes back at one index by one thread, in the
-/// order of the lists.
+/// Adds what nodes dropped to the residual. One thread adds everything that comes back at one
+/// index, in the order of the lists.
 template <class T>
 struct PutBackDropped {
   using Value = Accumulation<T>;
@@ -150,8 +150,9 @@ struct PutBackDropped {
   }
 };
 
-/// All launches of a commit; what sparse::commit() and mask() do (residual/commit.hpp), or
-/// fill_nan(). None of it `unless` that is null or 0; then nothing may have happened by the counts.
+/// Launches a whole commit: what sparse::commit() and mask() do (residual/commit.hpp), or
+/// fill_nan(). Nothing is done if `unless` points to a value other than 0; the counts must then say
+/// that the step did not happen.
 template <class T, class Executor>
 void commit(Executor& executor, const Pieces<T>& acc, Accumulation<T>* momentum,
             const Edits<Accumulation<T>, Index>& edits, const EditCounts* counts,

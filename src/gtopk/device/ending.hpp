@@ -1,6 +1,6 @@
-// Sparse, device room: several kernels in one launch. Most steps are a sweep by many blocks, and
-// then a sum of what these have counted, which takes one: it is done by the block that ends last,
-// which sees what all have written, and so costs no launch of its own.
+// Sparse, device room: several kernels in one launch. Most steps are a sweep by many blocks, after
+// which one block adds up what they counted. The block that ends last does this: it sees what all
+// have written, so no launch of its own is needed.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ union SharedInTurn {
   typename Second::Shared second;
 };
 
-/// One after the other. Each of one block; or of many, if `second` needs nothing that other blocks
-/// do in `first`.
+/// Runs `first`, then `second`: in one block, or in many if `second` needs nothing that other
+/// blocks do in `first`.
 template <class First, class Second>
 struct InTurn {
   using Shared = SharedInTurn<First, Second>;
@@ -32,7 +32,7 @@ struct InTurn {
   }
 };
 
-/// `wide` by all blocks, and `one`, of one block, by the first of them; in any order.
+/// Runs `wide` in all blocks and `one`, a kernel of one block, in the first of them, in any order.
 template <class Wide, class One>
 struct WithOne {
   using Shared = SharedInTurn<Wide, One>;
@@ -50,7 +50,7 @@ struct WithOne {
   }
 };
 
-/// `wide` by all blocks; then `last`, of one block, by the block that comes to its end last.
+/// Runs `wide` in all blocks, then `last`, a kernel of one block, in the block that ends last.
 template <class Wide, class Last>
 struct WithLast {
   struct Shared {
@@ -60,7 +60,7 @@ struct WithLast {
 
   Wide wide;
   Last last;
-  std::uint32_t* ended;  ///< blocks that have; 0, and 0 again afterwards
+  std::uint32_t* ended;  ///< how many blocks have ended; 0 before and afterwards
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
@@ -72,7 +72,7 @@ struct WithLast {
   }
 };
 
-/// In the place of a kernel of one block.
+/// Takes the place of a kernel of one block, and does nothing.
 struct Nothing {
   struct Shared {};
 
@@ -80,13 +80,14 @@ struct Nothing {
   GTOPK_HOST_DEVICE void operator()(Block& /*block*/, Shared& /*shared*/) const {}
 };
 
-/// Of a launch with so many parts: no more than there are, as each block has its price.
+/// The number of blocks for a launch over this many parts: no more than parts, as each block costs
+/// time.
 template <class Executor>
 [[nodiscard]] std::uint64_t blocks_for(const Executor& executor, std::uint64_t parts) {
   return least<std::uint64_t>(executor.wide(), parts == 0 ? 1 : parts);
 }
 
-/// One launch of `wide`, which goes over so many parts, with `last` behind it.
+/// Launches `wide`, which goes over this many parts, with `last` after it.
 template <class Executor, class Wide, class Last>
 void launch_with_last(Executor& executor, std::uint64_t parts, const Wide& wide, const Last& last,
                       std::uint32_t* ended) {

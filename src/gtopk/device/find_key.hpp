@@ -1,13 +1,13 @@
 // Sparse, device room: the k-th key of a source in the selection order.
 //
-// A histogram of the keys' highest bits says in which bin it is; the next one looks into that bin,
-// until the key is known. The host decides nothing: all launches are enqueued at once, and those
-// with nothing to do return.
+// A histogram of the keys' highest bits tells which bin the key is in; the next histogram looks
+// into that bin, and so on until the key is known. The host decides nothing: all launches are
+// enqueued at once, and those with nothing to do return.
 //
-// A source says what it is with with_source(use), which calls use(source) with one of those that it
-// may be, so that no branch is left behind. That one has loose_tiles() and open_loose(tile), a view
-// with size and value(i); the order of the tiles does not matter. The host knows how many there are
-// at most: most_loose_tiles(). What a source is made of must not change meanwhile.
+// A source may be one of several: with_source(use) calls use(source) with the actual one, so that
+// `use` needs no branch. The actual source has loose_tiles() and open_loose(tile), which returns a
+// view with size and value(i); the order of the tiles does not matter. most_loose_tiles() tells the
+// host how many tiles there are at most. The contents of a source must not change meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -20,21 +20,21 @@
 
 namespace gtopk::sparse::device {
 
-/// From where entries are taken.
+/// Where entries are taken from.
 enum class Route : std::uint32_t { kNowhere, kAll, kCandidates };
 
-/// What is known of the k-th key; in the device's memory.
+/// What is known about the k-th key, in the device's memory.
 template <class Value>
 struct Cutoff {
   Key<Value> key = 0;
   /// Whether lower bits of the key are still to be found.
   std::uint32_t searching = 0;
-  /// 0: something was NaN or infinite.
+  /// 0: an element was NaN or infinite.
   std::uint32_t finite = 1;
   Route route = Route::kNowhere;
-  /// Of those with that key, how many are kept, the lowest indices first.
+  /// How many of the entries with that key are kept, the lowest indices first.
   std::uint64_t left = 0;
-  /// Of a sweep for candidates: what they reach (0: there was none), and how many there were.
+  /// The key that the candidates of a sweep reach (0: there was no sweep), and how many there were.
   Key<Value> reached = 0;
   std::uint64_t candidates = 0;
 };
@@ -42,7 +42,7 @@ struct Cutoff {
 inline constexpr unsigned kDigitBits = 11;
 inline constexpr unsigned kBins = 1U << kDigitBits;
 
-/// The bits of a key in digits, from the highest on.
+/// Divides the bits of a key into digits, from the highest on.
 template <class Value>
 struct Digits {
   static constexpr unsigned kBits = 8 * sizeof(Value) - 1;
@@ -60,19 +60,19 @@ struct Digits {
     const Key<Value> mask = (Key<Value>{1} << (shift_before(level) - shift(level))) - 1;
     return static_cast<unsigned>((key >> shift(level)) & mask);
   }
-  /// Whether the digits above are those of `known`.
+  /// Whether the digits above this level equal those of `known`.
   [[nodiscard]] GTOPK_HOST_DEVICE static constexpr bool agrees(Key<Value> key, Key<Value> known,
                                                                unsigned level) {
     return (key >> shift_before(level)) == (known >> shift_before(level));
   }
 };
 
-/// What the search works in; in the device's memory.
+/// The workspace of the search, in the device's memory.
 template <class Value>
 struct KeyWorkspace {
   Cutoff<Value>* cutoff = nullptr;
   std::uint64_t* bins = nullptr;   ///< kBins
-  std::uint32_t* ended = nullptr;  ///< of launches that end with a last block (ending.hpp)
+  std::uint32_t* ended = nullptr;  ///< for launches that end with a last block (ending.hpp)
 
   static KeyWorkspace in(Room& memory) {
     KeyWorkspace room;
@@ -83,7 +83,7 @@ struct KeyWorkspace {
   }
 };
 
-/// Before anything else. One block.
+/// Runs before anything else, as one block.
 template <class Value>
 struct BeginSearch {
   struct Shared {};
@@ -105,7 +105,7 @@ struct BeginSearch {
   }
 };
 
-/// A cutoff with which the search for the k-th key of all of a source begins.
+/// The cutoff with which the search for the k-th key of a whole source begins.
 template <class Value>
 [[nodiscard]] Cutoff<Value> search_of(std::uint64_t k) {
   Cutoff<Value> first;
@@ -115,7 +115,7 @@ template <class Value>
   return first;
 }
 
-/// Counts entries by a digit of their keys; zeros never.
+/// Counts entries by a digit of their keys; zeros are not counted.
 template <class Source, class Value>
 struct Histogram {
   struct Shared {
@@ -170,7 +170,7 @@ struct Histogram {
   }
 };
 
-/// Finds the bin of the k-th key. One block.
+/// Finds the bin of the k-th key. Runs as one block.
 template <class Value>
 struct PickDigit {
   struct Shared {
@@ -191,7 +191,7 @@ struct PickDigit {
     if (before.searching == 0) {
       return;
     }
-    // Thread after thread from the highest bin down.
+    // The threads take the bins in order, from the highest bin down.
     block.each([&](unsigned thread) {
       shared.sums[thread] = 0;
       for (unsigned i = 0; i < kEach; ++i) {
@@ -225,10 +225,10 @@ struct PickDigit {
     if (now.finite == 0) {
       now.route = Route::kNowhere;
       now.searching = 0;
-    } else if (now.left == 0) {  // nothing is wanted
+    } else if (now.left == 0) {  // no entry is wanted
       now.key = MagnitudeKey<Value>::kInfinity;
       now.searching = 0;
-    } else if (level == 0 && all < now.left) {  // every non-zero is
+    } else if (level == 0 && all < now.left) {  // every nonzero entry is wanted
       now.left = 0;
       now.searching = 0;
     } else {
@@ -240,7 +240,7 @@ struct PickDigit {
   }
 };
 
-/// One of the launches that find the key; `then`, of one block, follows it.
+/// Launches the search for one digit of the key; `then`, a kernel of one block, follows it.
 template <class Executor, class Source, class Value, class Then>
 void find_digit(Executor& executor, const Source& source, const KeyWorkspace<Value>& room,
                 unsigned level, const Then& then) {
@@ -250,8 +250,8 @@ void find_digit(Executor& executor, const Source& source, const KeyWorkspace<Val
                InTurn{PickDigit<Value>{room.cutoff, room.bins, level}, then}, room.ended});
 }
 
-/// The launches that find the key, from a cutoff whose `left` and `searching` are set; `then`, of
-/// one block, follows them. `first`: the digits before have been found.
+/// Launches the search for the key, from a cutoff whose `left` and `searching` are set; `then`, a
+/// kernel of one block, follows it. The digits before `first` have been found already.
 template <class Executor, class Source, class Value, class Then = Nothing>
 void find_key(Executor& executor, const Source& source, const KeyWorkspace<Value>& room,
               const Then& then = {}, unsigned first = 0) {

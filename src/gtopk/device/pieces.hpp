@@ -1,5 +1,5 @@
-// Sparse, device room: a vector in several pieces of a device's memory, cut into tiles, each of one
-// piece. What `value/segments.hpp` is on the CPU. It knows no kernel.
+// Sparse, device room: a vector in several pieces of a device's memory, cut into tiles that each
+// lie in one piece. It corresponds to `value/segments.hpp` on the CPU. It knows no kernel.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace gtopk::sparse::device {
 
-/// Of an element, in lists. Longer vectors, of 2^32 elements and more, are not for devices.
+/// The index of an element in lists. Devices take no vectors of 2^32 elements or more.
 using Index = std::uint32_t;
 
 /// Elements [begin, begin + size) of the vector.
@@ -25,7 +25,7 @@ struct Piece {
   /// The number of its first tile.
   std::uint64_t first_tile = 0;
 
-  /// Of its element `at`.
+  /// acc of its element `at`.
   [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(std::uint64_t at) const {
     return accumulate_one(tensor[at], residual == nullptr ? Accumulation<T>{0} : residual[at]);
   }
@@ -42,12 +42,12 @@ struct Stretch {
   [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(std::size_t i) const {
     return accumulate_one(tensor[i], residual == nullptr ? Accumulation<T>{0} : residual[i]);
   }
-  /// As entries of a source (refine.hpp).
+  /// value() and index() make it a view of a source (refine.hpp).
   [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> value(std::size_t i) const { return acc(i); }
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t index(unsigned i) const { return begin + i; }
 };
 
-/// Pieces that follow one another, in the device's memory, none empty.
+/// Consecutive pieces, in the device's memory; none is empty.
 template <class T>
 struct Pieces {
   const Piece<T>* pieces = nullptr;
@@ -68,7 +68,7 @@ struct Pieces {
   }
 
  private:
-  /// The last piece of which `holds` is true; it is of the first.
+  /// The last piece for which `holds` is true; it must be true for the first.
   template <class Holds>
   [[nodiscard]] GTOPK_HOST_DEVICE const Piece<T>& last(Holds holds) const {
     std::uint32_t low = 0;
@@ -85,7 +85,7 @@ struct Pieces {
   }
 };
 
-/// Elements [begin, begin + size) of a vector, wherever its pieces end.
+/// Elements [begin, begin + size) of a vector, which may lie in several pieces.
 template <class T>
 class Run {
  public:
@@ -95,8 +95,8 @@ class Run {
   }
 
   [[nodiscard]] GTOPK_HOST_DEVICE unsigned size() const { return size_; }
-  /// Calls use(elements) with what has acc(i), for i that do not descend: mostly part of one piece,
-  /// with no branch in it.
+  /// Calls use(elements); elements.acc(i) may then be called for i that do not descend. Mostly the
+  /// elements are part of one piece, and acc(i) need not look for its end.
   template <class Use>
   GTOPK_HOST_DEVICE void with_elements(Use use) const {
     if (whole_) {
@@ -114,7 +114,7 @@ class Run {
   }
 
  private:
-  /// From piece to piece.
+  /// Walks from piece to piece.
   struct Walk {
     mutable const Piece<T>* piece;
     std::uint64_t begin;
@@ -134,8 +134,8 @@ class Run {
   bool whole_;
 };
 
-/// Fills in `begin` and `first_tile` of pieces whose sizes are known, the first of which begins at
-/// element `begin`; returns the number of tiles.
+/// Fills in `begin` and `first_tile` of pieces whose sizes are known; the first piece begins at
+/// element `begin`. Returns the number of tiles.
 template <class T>
 std::uint64_t number_tiles(Piece<T>* pieces, std::size_t count, std::uint64_t begin = 0) {
   std::uint64_t tiles = 0;

@@ -1,9 +1,9 @@
-// Sparse, device room: the first k of a source in the selection order, in the order of the index:
-// once the k-th key is known (find_key.hpp), each tile counts its entries, the counts are added up,
-// and each tile writes its own where they belong.
+// Sparse, device room: finds the first k entries of a source in the selection order, and writes
+// them in the order of the index. Once the k-th key is known (find_key.hpp), the entries of each
+// tile are counted, the counts are added up, and each tile's entries are written where they belong.
 //
-// A source is one of find_key.hpp's that also has tiles() and open(tile), a view with size,
-// value(i) and index(i), by ascending index.
+// A source here is one of find_key.hpp that also has tiles() and open(tile), which returns a view
+// with size, value(i) and index(i), by ascending index.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@
 
 namespace gtopk::sparse::device {
 
-/// What the host is told, in host memory.
+/// What is reported to the host, in host memory.
 using Report = SelectionReport;
 
-/// Of launches whose blocks take runs of tiles: so that what is before a tile follows from sums of
-/// few blocks.
+/// The most blocks of a launch whose blocks take runs of tiles: what comes before a tile then
+/// follows from the sums of few blocks.
 inline constexpr std::uint64_t kMostRuns = 1024;
 
-/// The blocks of such a launch over so many tiles.
+/// The number of blocks of such a launch over this many tiles.
 template <class Executor>
 [[nodiscard]] std::uint64_t runs_of(const Executor& executor, std::uint64_t tiles) {
   return least<std::uint64_t>(blocks_for(executor, tiles), kMostRuns);
@@ -49,7 +49,7 @@ template <class Number>
 struct Kinds {
   Number larger;
   Number equal;
-  Number any;  ///< that are not zero
+  Number any;  ///< all that are not zero
 
   template <class Other>
   GTOPK_HOST_DEVICE Kinds operator+(const Kinds<Other>& other) const {
@@ -57,10 +57,10 @@ struct Kinds {
   }
 };
 
-/// In the device's memory.
+/// The counts of tiles and of runs, in the device's memory.
 struct TileCounts {
   Kinds<std::uint32_t>* of_tile = nullptr;
-  Kinds<std::uint64_t>* before_run = nullptr;  ///< first of each run; the last one: all
+  Kinds<std::uint64_t>* before_run = nullptr;  ///< at first each run's own; the last: all
 
   static TileCounts in(Room& memory, std::uint64_t tiles) {
     return {memory.take<Kinds<std::uint32_t>>(tiles),
@@ -68,7 +68,7 @@ struct TileCounts {
   }
 };
 
-/// What a refinement works in.
+/// The workspace of a refinement.
 template <class Value>
 struct RefineWorkspace {
   KeyWorkspace<Value> key;
@@ -79,7 +79,7 @@ struct RefineWorkspace {
   }
 };
 
-/// A list is short, and all multiprocessors should have part of it.
+/// The tile size of a list, which is short: all multiprocessors should get part of it.
 inline constexpr unsigned kListTile = 1024;
 
 /// Entries of a list whose size an earlier launch has found.
@@ -188,7 +188,7 @@ struct CountTiles {
   }
 };
 
-/// Adds up what the runs have counted, and tells the host. One block.
+/// Adds up what the runs have counted, and reports it to the host. Runs as one block.
 template <class Value>
 struct AddRuns {
   struct Shared {
@@ -231,7 +231,7 @@ struct WriteEntries {
   const Cutoff<Value>* cutoff;
   TileCounts counts;
   EntriesOut<Value, Index> kept;
-  EntriesOut<Value, Index> dropped;  // null: nobody wants them
+  EntriesOut<Value, Index> dropped;  // null: they are not wanted
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
@@ -309,7 +309,7 @@ struct WriteEntries {
   }
 };
 
-/// The launches that write what is kept, once the key is known.
+/// Launches the kernels that write what is kept, once the key is known.
 template <class Executor, class Source, class Value>
 void write_entries(Executor& executor, const Source& source, const RefineWorkspace<Value>& room,
                    Report* report, EntriesOut<Value, Index> kept,
@@ -322,7 +322,7 @@ void write_entries(Executor& executor, const Source& source, const RefineWorkspa
   executor.launch(runs, WriteEntries<Source, Value>{source, cutoff, room.counts, kept, dropped});
 }
 
-/// All launches of a refinement, from a cutoff whose route, `left` and `searching` are set.
+/// Launches a whole refinement, from a cutoff whose route, `left` and `searching` are set.
 template <class Executor, class Source, class Value>
 void refine(Executor& executor, const Source& source, const RefineWorkspace<Value>& room,
             Report* report, EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {

@@ -5,7 +5,8 @@
 
 namespace gtopk::sparse::device {
 
-/// Allocates parts from an address on, each aligned as cudaMalloc does; from null it only measures.
+/// Allocates parts from an address on, aligned as those of cudaMalloc are; from null it only
+/// measures.
 class Room {
  public:
   explicit Room(std::byte* begin) : begin_(begin) {}

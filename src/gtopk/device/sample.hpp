@@ -1,5 +1,5 @@
-// Sparse, device room: every n-th element of acc, and the threshold that a sweep begins
-// with, found in such a sample.
+// Sparse, device room: every n-th element of acc, and the threshold that a sweep begins with, which
+// is found in such a sample.
 #pragma once
 
 #include <cmath>
@@ -45,16 +45,16 @@ struct SampleSource {
   }
 };
 
-/// A threshold that between k and `room` elements of d reach: the rank-th largest of a sample of
-/// every stride-th.
+/// A threshold that between k and `room` of d elements reach: the rank-th largest in a sample of
+/// every stride-th element.
 struct Guess {
   std::uint64_t stride;
   std::uint64_t size;  // of the sample
   std::uint64_t rank;
 
-  /// In the middle, by ratio. The sample has more than a hundred elements above the k-th, so that
-  /// the count is off by less than a tenth, as a rule. An odd stride meets every column of a
-  /// matrix.
+  /// Aims at the geometric mean of k and `room`. Unless its size is capped, the sample has about a
+  /// hundred elements or more above the k-th, so the count is usually off by less than a tenth. An
+  /// odd stride meets every column of a matrix.
   [[nodiscard]] static Guess of(std::uint64_t d, std::uint64_t k, std::uint64_t room) {
     constexpr std::uint64_t kMost = std::uint64_t{1} << 18U;
     if (d == 0 || k == 0) {

@@ -1,8 +1,8 @@
 // Sparse, device room: the exact selection of one rank from acc = gradient + residual.
 //
-// A sample says which threshold somewhat more than k elements reach. One sweep takes what does; if
-// that was enough, the first k are found among these, and acc is read once. Otherwise they are
-// found in all of acc. Neither tensor nor residual is written.
+// A sample gives a threshold that somewhat more than k elements reach. One sweep collects these
+// elements. If they are enough, the first k are found among them, and acc is read once; otherwise
+// the first k are found in all of acc. Neither tensor nor residual is written.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,22 @@
 
 namespace gtopk::sparse::device {
 
-/// What reaches a threshold; in the device's memory.
+/// The elements that reach a threshold, in the device's memory.
 template <class Value>
 struct Candidates {
   std::uint64_t room = 0;
-  /// Of each tile in a row, the tiles in any order.
+  /// The candidates of a tile lie in a row; the tiles are in any order.
   Value* values = nullptr;
-  std::uint16_t* offsets = nullptr;  ///< in their tile
+  std::uint16_t* offsets = nullptr;  ///< within their tile
   std::uint64_t* first = nullptr;    ///< of each tile
   std::uint32_t* of_tile = nullptr;
-  std::uint64_t* before_run = nullptr;  ///< as of TileCounts
-  /// All in the order of the index.
+  std::uint64_t* before_run = nullptr;  ///< as in TileCounts
+  /// All candidates in the order of the index.
   Value* ordered = nullptr;
   Index* indices = nullptr;
 };
 
-/// Begins with the threshold that the sample has given. One block.
+/// Begins the sweep with the threshold found in the sample. Runs as one block.
 template <class Value>
 struct BeginSweep {
   struct Shared {};
@@ -64,8 +64,8 @@ struct SweepCandidates {
   static constexpr unsigned kGroups = Marks::kWords / kGroup;
   struct Shared {
     std::uint32_t words[Marks::kWords];   ///< which elements of the tile reach the threshold
-    std::uint32_t before[Marks::kWords];  ///< how many do before each word, in its group
-    std::uint32_t groups[kGroups];        ///< how many do in each group
+    std::uint32_t before[Marks::kWords];  ///< how many before each word, in its group
+    std::uint32_t groups[kGroups];        ///< how many in each group
     std::uint32_t count;
     std::uint64_t first;
     std::uint64_t all;
@@ -148,7 +148,7 @@ struct SweepCandidates {
   }
 };
 
-/// Whether the candidates are enough. One block.
+/// Decides whether the candidates are enough. Runs as one block.
 template <class Value>
 struct ChooseRoute {
   struct Shared {
@@ -179,7 +179,7 @@ struct ChooseRoute {
   }
 };
 
-/// Puts the candidates in the order of the index. Tiles have few: 32 threads take one.
+/// Puts the candidates in the order of the index. Tiles have few, so 32 threads take one tile.
 template <class T>
 struct OrderCandidates {
   using Value = Accumulation<T>;
@@ -227,7 +227,7 @@ struct OrderCandidates {
   }
 };
 
-/// All of acc.
+/// The source that is all of acc.
 template <class T>
 struct AccSource {
   using Value = Accumulation<T>;
@@ -247,7 +247,7 @@ struct AccSource {
   [[nodiscard]] GTOPK_HOST_DEVICE View open_loose(std::uint64_t tile) const { return open(tile); }
 };
 
-/// acc, or the candidates found in it.
+/// The source that is acc, or the candidates found in it.
 template <class T>
 struct SelectionSource {
   using Value = Accumulation<T>;
@@ -280,21 +280,22 @@ struct SelectionSource {
   }
 };
 
-/// What a selection works in; in the device's memory.
+/// The workspace of a selection, in the device's memory.
 template <class Value>
 struct SelectionWorkspace {
   RefineWorkspace<Value> refine;
   Candidates<Value> candidates;
 
-  /// Of the candidates, for k entries of d; 0: there are none, as so few elements are soon read
-  /// several times, or as none or most of them would be. That this pays was not measured.
+  /// The capacity for candidates when k of d elements are selected. 0: none are collected, because
+  /// reading so few elements several times is quick, or because none or most of them would be
+  /// candidates. Whether this pays was not measured.
   [[nodiscard]] static std::uint64_t candidates_of(std::uint64_t d, std::uint64_t k) {
     constexpr std::uint64_t kFew = std::uint64_t{1} << 19U;
     constexpr std::uint64_t kFewest = 32'768;
     return d <= kFew || k == 0 || k >= d / 2 ? 0 : least(d, 2 * k + kFewest);
   }
 
-  /// `most`: of candidates.
+  /// `most`: the capacity for candidates.
   static SelectionWorkspace in(Room& memory, std::uint64_t tiles, std::uint64_t most) {
     SelectionWorkspace room;
     const std::uint64_t of_list = tiles_of<kListTile>(most);
@@ -314,8 +315,8 @@ struct SelectionWorkspace {
   }
 };
 
-/// The launches that find candidates in acc, d elements, and put them in order; and the first digit
-/// of the k-th key.
+/// Launches the kernels that find candidates among the d elements of acc, put them in order, and
+/// find the first digit of the k-th key.
 template <class T, class Executor>
 void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
                      const SelectionWorkspace<Accumulation<T>>& room) {
@@ -341,7 +342,7 @@ void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, 
                            PickDigit<Value>{key.cutoff, key.bins, 0}, key.ended});
 }
 
-/// All launches of a selection from d elements. `kept`: room for min(k, d).
+/// Launches a whole selection from d elements. `kept` has capacity for min(k, d) entries.
 template <class T, class Executor>
 void select(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
             const SelectionWorkspace<Accumulation<T>>& room,

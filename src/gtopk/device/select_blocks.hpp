@@ -1,6 +1,7 @@
 // Sparse, device room: the selection `block` (select/block.cpp): the first entries of every block
-// of elements. A block of threads finds the cut of each by the digits of its keys (refine.hpp),
-// in its own shared memory; then the blocks' counts are added up, and each writes its entries.
+// of elements. A block of threads finds the cut of each by the digits of its keys (find_key.hpp),
+// in its own shared memory. Then the counts are added up, and the entries of each block are
+// written.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace gtopk::sparse::device {
 
-/// Entries of a run of blocks.
+/// How many entries a run of blocks has.
 struct BlockCounts {
   std::uint64_t kept;
   std::uint64_t non_zero;
@@ -25,16 +26,16 @@ struct BlockCounts {
   }
 };
 
-/// What is known of each block's cut; in the device's memory.
+/// What is known about each block's cut, in the device's memory.
 template <class Value>
 struct BlockCuts {
-  std::uint32_t* finite = nullptr;  ///< of all; 0: something is not
-  std::uint32_t* ended = nullptr;   ///< of the launch that ends with a last block (ending.hpp)
+  std::uint32_t* finite = nullptr;  ///< one for all; 0: an element is not finite
+  std::uint32_t* ended = nullptr;   ///< for the launch that ends with a last block (ending.hpp)
   Key<Value>* keys = nullptr;
-  /// Of those with that key, how many are kept.
+  /// How many of the entries with that key are kept.
   std::uint32_t* left = nullptr;
-  std::uint32_t* kept = nullptr;      ///< of all
-  BlockCounts* before_run = nullptr;  ///< as of TileCounts
+  std::uint32_t* kept = nullptr;      ///< entries kept in all
+  BlockCounts* before_run = nullptr;  ///< as in TileCounts
 
   static BlockCuts in(Room& memory, std::uint64_t blocks) {
     BlockCuts cuts;
@@ -66,7 +67,7 @@ struct BlockGrid {
   }
 };
 
-/// Before anything else. One block.
+/// Runs before anything else, as one block.
 template <class Value>
 struct BeginBlocks {
   struct Shared {};
@@ -145,8 +146,8 @@ struct CutBlocks {
   }
 
  private:
-  /// Leaves in shared.sums, from the highest bins down, how many lie before each thread's share of
-  /// them; returns how many there are.
+  /// Leaves in shared.sums how many entries lie before each thread's share of the bins, from the
+  /// highest bin down; returns how many there are in all.
   template <class Block>
   GTOPK_HOST_DEVICE std::uint32_t count_digits(Block& block, Shared& shared, const Run<T>& here,
                                                Key<Value> known, unsigned level) const {
@@ -199,7 +200,7 @@ struct CutBlocks {
   }
 };
 
-/// Adds up what the runs keep, and tells the host. One block.
+/// Adds up what the runs keep, and reports it to the host. Runs as one block.
 template <class Value>
 struct AddBlocks {
   struct Shared {
@@ -305,8 +306,8 @@ struct WriteBlocks {
   return {d, rule.block, rule.k, rule.k_of_last};
 }
 
-/// All launches of a selection of the kind kBlocks, blocks of less than 2^32 elements. `kept`: room
-/// for rule.most.
+/// Launches a whole selection of kind kBlocks, with blocks of less than 2^32 elements. `kept` has
+/// capacity for rule.most entries.
 template <class T, class Executor>
 void select_blocks(Executor& executor, const Pieces<T>& acc, const BlockGrid& grid,
                    const BlockCuts<Accumulation<T>>& cuts, EntriesOut<Accumulation<T>, Index> kept,

@@ -1,4 +1,4 @@
-// Sparse, device room: a selection by its rule: which launches it takes, and what they work in.
+// Sparse, device room: selects by a rule: the launches that this takes, and their workspace.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace gtopk::sparse::device {
 
-/// What a selection works in; in the device's memory. Of one kind at a time.
+/// The workspace of a selection, in the device's memory. Only the part for the rule's kind is set.
 template <class Value>
 struct RuleWorkspace {
   SelectionWorkspace<Value> exact;
@@ -40,8 +40,8 @@ struct RuleWorkspace {
   }
 };
 
-/// All launches. `kept`: room for rule.most. `state` and `next`: as of select_from_state(), for its
-/// kind.
+/// Launches a whole selection. `kept` has capacity for rule.most entries. `state` and `next` are
+/// those of select_from_state(), for that kind only.
 template <class T, class Executor>
 void select_by(const SelectionRule& rule, Executor& executor, const Pieces<T>& acc, std::uint64_t d,
                const RuleWorkspace<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,

@@ -1,6 +1,6 @@
-// Sparse, device room: the count-sketch of acc, and what is heavy in a sum of sketches. Cells are
-// summed as whole numbers, in whatever order threads come by. Estimates are stored, once for each
-// element: the selection reads them several times.
+// Sparse, device room: computes the count-sketch of acc, and finds what is heavy in a sum of
+// sketches. Cells are summed as whole numbers, so the order of the threads does not matter. Each
+// element's estimate is stored once, because the selection reads it several times.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace gtopk::sparse::device {
 
-/// What both take in the device's memory; only one runs at a time.
+/// The workspace of both, in the device's memory; only one runs at a time.
 template <class Value>
 struct SketchWorkspace {
   std::uint64_t* largest = nullptr;  ///< the key of the largest |acc|
-  std::uint64_t* numbers = nullptr;  ///< of each cell
+  std::uint64_t* numbers = nullptr;  ///< one for each cell
   Value* cells = nullptr;
   Value* estimates = nullptr;
   Piece<Value>* piece = nullptr;  ///< of the estimates
@@ -41,7 +41,7 @@ struct SketchWorkspace {
   }
 };
 
-/// Before anything else.
+/// Runs before anything else.
 struct ClearCells {
   struct Shared {};
 
@@ -131,7 +131,7 @@ struct AddToSketch {
   }
 };
 
-/// The cells as values; NaN if any acc was not finite.
+/// Writes the cells as values; NaN if any element of acc was not finite.
 template <class Value>
 struct WriteCells {
   struct Shared {};
@@ -153,7 +153,7 @@ struct WriteCells {
   }
 };
 
-/// All launches of the sketch of acc; `cells`: of all rows, may be pinned memory.
+/// Launches the sketch of acc. `cells` holds those of all rows, and may be pinned memory.
 template <class T, class Executor>
 void sketch(Executor& executor, const Pieces<T>& acc, std::uint64_t d, const SketchHashes& hashes,
             const SketchWorkspace<Accumulation<T>>& room, Accumulation<T>* cells) {
@@ -165,7 +165,8 @@ void sketch(Executor& executor, const Pieces<T>& acc, std::uint64_t d, const Ske
                   WriteCells<Accumulation<T>>{room.largest, room.numbers, count, d, cells});
 }
 
-/// Copies the summed cells to where estimates are read from, and says where these will be.
+/// Copies the summed cells to where estimates are computed from, and sets the piece in which the
+/// estimates will be.
 template <class Value>
 struct TakeCells {
   struct Shared {};
@@ -213,8 +214,8 @@ struct Estimate {
   }
 };
 
-/// All launches that find the first `most` of d in the selection order of their estimates. `sums`:
-/// finite cells. Cells and entries may be in pinned memory.
+/// Launches the kernels that find the first `most` of d elements in the selection order of their
+/// estimates. `sums` are finite cells. Cells and entries may be in pinned memory.
 template <class Value, class Executor>
 void find_heaviest(Executor& executor, std::uint64_t d, const SketchHashes& hashes,
                    const Value* sums, std::uint64_t most, const SketchWorkspace<Value>& room,

@@ -1,6 +1,6 @@
-// Sparse, device room: the way of acc without a selection: all of it, or its values at indices that
-// all ranks know, into pinned memory, where the host sums them over the ranks; and the commit of
-// sums of all of it.
+// Sparse, device room: acc without a selection. All of acc, or its values at indices that all ranks
+// know, goes to pinned memory, where the host sums it over the ranks. Sums of all of acc are
+// committed here.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace gtopk::sparse::device {
 
-/// to <- gradient + residual.
+/// Writes gradient + residual to `to`.
 template <class T>
 struct Accumulate {
   using Value = Accumulation<T>;
   struct Shared {};
 
   Pieces<T> acc;
-  /// Of the whole vector.
+  /// acc of the whole vector.
   Value* to;
   /// May be null: if it is 0, nothing is done.
   const std::uint64_t* only_if = nullptr;
@@ -41,7 +41,7 @@ struct Accumulate {
   }
 };
 
-/// acc at some indices, and whether all of it is finite.
+/// Reads acc at some indices, and finds whether all of acc is finite.
 template <class T>
 struct Gather {
   using Value = Accumulation<T>;
@@ -51,7 +51,7 @@ struct Gather {
   const Index* indices;
   std::uint64_t count;
   Value* values;
-  std::uint64_t* finite;  ///< set to 0 if it is not
+  std::uint64_t* finite;  ///< set to 0 if acc is not
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
@@ -75,15 +75,16 @@ struct Gather {
   }
 };
 
-/// tensor <- sums, divided and rounded, and residual <- 0; if the step did not happen, tensor <-
-/// NaN only. What sparse::commit_whole() does (residual/commit.hpp), or fill_nan().
+/// Sets tensor to the sums, divided and rounded, and residual to 0; if the step did not happen,
+/// only sets tensor to NaN. It does what sparse::commit_whole() does (residual/commit.hpp), or
+/// fill_nan().
 template <class T>
 struct CommitWhole {
   using Value = Accumulation<T>;
   struct Shared {};
 
   Pieces<T> acc;
-  /// Of the whole vector.
+  /// The sums of the whole vector.
   const Value* sums;
   const std::uint64_t* did_happen;
   Value divisor;

@@ -1,6 +1,6 @@
 // Sparse, device room: the selection `threshold` of a step that has a state (select/threshold.cpp):
-// the last step's threshold, corrected as in approximate.hpp, or the first k where that is not
-// enough; and the state that it leaves.
+// it uses the last step's threshold, corrected as in approximate.hpp, or finds the first k if that
+// does not suffice, and leaves a state for the next step.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace gtopk::sparse::device {
 
-/// From what the last step has left, if that is a threshold. One block.
+/// Begins with what the last step has left, if that is a threshold. Runs as one block.
 struct BeginFromState {
   struct Shared {};
 
@@ -36,15 +36,15 @@ struct BeginFromState {
         first.left = times;
         const bool usable =
             first.threshold > 0 && first.threshold <= std::numeric_limits<double>::max();
-        first.done = usable ? 0 : 1;  // nothing reaches it then
+        first.done = usable ? 0 : 1;  // 1: nothing is counted
         *search = first;
       }
     });
   }
 };
 
-/// What reaches the threshold is kept if the count is within bounds, else the first
-/// k of all. One block.
+/// Keeps what reaches the threshold if the count is within bounds, else the first k of all. Runs as
+/// one block.
 template <class Value>
 struct SettleWithin {
   struct Shared {};
@@ -82,8 +82,8 @@ struct SettleWithin {
   }
 };
 
-/// What `threshold` keeps for the next step, once the cut is known: the threshold, or the smallest
-/// magnitude of an exact selection of k entries. One block.
+/// Writes the state that `threshold` leaves for the next step, once the cut is known: the
+/// threshold, or the smallest magnitude of an exact selection of k entries. Runs as one block.
 template <class Value>
 struct LeaveState {
   struct Shared {};
@@ -102,15 +102,16 @@ struct LeaveState {
         return;
       }
       const bool within = SettleWithin<Value>::within(*search, correction, k);
-      // The k-th key is 0 where there are fewer non-zeros.
+      // The k-th key is 0 if there are fewer than k nonzeros.
       const double threshold = within ? search->threshold : magnitude_of<Value>(cutoff->key);
       next[thread] = thread == 0 ? threshold : 0;
     });
   }
 };
 
-/// All launches of a selection of the kind kThreshold. `kept`: room for rule.most. `state`, what
-/// the last step has left, and `next`, what this one leaves: the numbers of a SelectorState.
+/// Launches a whole selection of kind kThreshold. `kept` has capacity for rule.most entries.
+/// `state` is what the last step has left, and `next` what this one leaves, as the numbers of a
+/// SelectorState.
 template <class T, class Executor>
 void select_from_state(Executor& executor, const Pieces<T>& acc, const SelectionRule& rule,
                        const SearchWorkspace<Accumulation<T>>& room,

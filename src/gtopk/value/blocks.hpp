@@ -11,7 +11,7 @@ namespace gtopk::sparse {
 
 class Blocks {
  public:
-  /// None: entries of all elements compete.
+  /// No blocks: entries of all elements compete.
   Blocks() = default;
   /// d elements in blocks of `length` >= 1; the last one may be shorter. Each keeps
   /// selection_size(its elements, density).
@@ -21,7 +21,7 @@ class Blocks {
         keeps_(selection_size(length_, density)),
         short_keeps_(selection_size(d - short_begin_, density)) {}
 
-  /// Whether there are any.
+  /// Whether there are blocks.
   [[nodiscard]] explicit operator bool() const { return length_ != 0; }
   [[nodiscard]] std::uint64_t length() const { return length_; }
   /// Where the block of this index begins.
@@ -37,7 +37,7 @@ class Blocks {
 
  private:
   std::uint64_t length_ = 0;
-  std::uint64_t short_begin_ = 0;  ///< of the elements behind the last whole block
+  std::uint64_t short_begin_ = 0;  ///< where the elements after the last whole block begin
   std::uint64_t keeps_ = 0;
   std::uint64_t short_keeps_ = 0;
 };

@@ -1,5 +1,5 @@
-// Sparse, value room: one of two values, without a branch that would be mispredicted for every
-// other entry. It knows no lists.
+// Sparse, value room: chooses one of two values without a branch, which would be mispredicted for
+// every other entry. It knows no lists.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
-// Sparse, value room: the entries that are applied to residual and tensor behind the sweep of a
-// commit, where these are apart. Views only. It knows no commit.
+// Sparse, value room: the entries that a commit applies to residual and tensor after its sweep, if
+// the sweep does not apply them itself. Views only. It knows no commit.
 #pragma once
 
 #include "gtopk/detached.hpp"
@@ -7,14 +7,15 @@
 
 namespace gtopk::sparse {
 
-/// Applied in this order.
+/// The edits, applied in this order.
 template <class Value, class Index>
 struct Edits {
-  /// Ascending: residual and momentum become 0.
+  /// Ascending; residual and momentum become 0 there.
   Index* cleared = nullptr;
-  /// Ascending, an index as often as something comes back to it, in that order: added.
+  /// Ascending, with an index as often as something comes back to it; added to the residual in this
+  /// order.
   EntriesOut<Value, Index> returned;
-  /// Ascending: the tensor's, divided and rounded.
+  /// Ascending; written to the tensor, after division and rounding.
   EntriesOut<Value, Index> delivered;
 };
 

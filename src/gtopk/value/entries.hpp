@@ -1,5 +1,5 @@
 // Sparse, value room: a list of entries (index, value) as two arrays, sorted by index, each index
-// at most once. Views only: who made the arrays owns them. It knows no algorithm.
+// at most once. Views only: whoever made the arrays owns them. It knows no algorithm.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,7 @@ namespace gtopk::sparse {
 
 class GrowingBuffer {
  public:
-  /// Room for `count` of T, aligned to a cache line; growing it discards the contents.
+  /// Room for `count` elements of T, aligned to a cache line; growing it discards the contents.
   template <class T>
   [[nodiscard]] T* room(std::size_t count) {
     const std::size_t bytes = count * sizeof(T);

@@ -39,11 +39,11 @@ struct List {
   std::span<std::byte> memory;
   std::byte* indices = nullptr;
   std::byte* values = nullptr;
-  /// Of each entry, how many ranks' values are added up in it; null: one's.
+  /// For each entry, how many ranks' values are added up in it; null: one rank's.
   const std::uint32_t* counts = nullptr;
   std::size_t capacity = 0;
   std::size_t size = 0;
-  /// False: a rank below met NaN or infinity. It has no entries then.
+  /// False: a rank below met NaN or infinity, and the list has no entries.
   bool finite = true;
   /// Its values are already rounded for the wire.
   bool rounded = false;
@@ -59,8 +59,8 @@ struct List {
   }
 };
 
-/// Two arrays of `count` entries from `first` on, which is aligned to 64 bytes: the wider type
-/// first so that both are aligned.
+/// Lays out two arrays of `count` entries from `first` on, which is aligned to 64 bytes. The wider
+/// type comes first, so that both arrays are aligned.
 inline void lay_out(EntryType type, List& list, std::byte* first, std::size_t count) {
   const bool values_first = type.value_bytes() >= type.index_bytes;
   list.values = values_first ? first : first + count * type.index_bytes;

@@ -22,11 +22,11 @@ namespace gtopk::sparse {
 template <class Row>
 class Registry {
  public:
-  /// `what`: what a row is, by the name of the option.
+  /// `what`: the name of the option, which says what a row is.
   Registry(std::string_view what, std::initializer_list<const Row*> rows)
       : what_(what), rows_(rows) {}
 
-  /// Throws Error{kInvalidArgument} listing the available names if there is none of that name.
+  /// Throws Error{kInvalidArgument} listing the available names if no row has that name.
   [[nodiscard]] const Row& find(std::string_view name) const {
     const std::lock_guard lock(mutex_);
     const auto row = std::ranges::find(rows_, name, &Row::name);

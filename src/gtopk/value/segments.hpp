@@ -21,12 +21,12 @@ class Segments {
   constexpr Segments(T* only) : only_(only) {}  // NOLINT(google-explicit-constructor)
   /// A vector in these pieces; the span must outlive it. Pieces may be empty.
   constexpr explicit Segments(std::span<const Segment> pieces) : pieces_(pieces) {}
-  /// The same for reading.
+  /// The same vector, for reading.
   template <class U>
     requires std::is_same_v<const U, T>
   constexpr Segments(const Segments<U>& other)  // NOLINT(google-explicit-constructor)
       : only_(other.only()), pieces_(other.pieces()) {}
-  /// The same, of this type.
+  /// The same vector, with elements of this type.
   template <class U>
     requires(std::is_void_v<U> && !std::is_void_v<T>)
   constexpr explicit Segments(const Segments<U>& other)

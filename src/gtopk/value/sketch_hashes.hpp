@@ -1,8 +1,9 @@
 // Sparse, value room: the hashes of a count-sketch, and the fixed-point numbers that its cells are
 // summed in. CPU and GPU share it. It knows no vector and no cells.
 //
-// Hashes are polynomials over the integers modulo 2^61 - 1, as many coefficients as indices are to
-// be independent (Wegman and Carter, 1981): two for the cell, four for the sign.
+// Hashes are polynomials over the integers modulo 2^61 - 1. They have as many coefficients as there
+// are indices that must be independent (Wegman and Carter, 1981): two for the cell, four for the
+// sign.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,7 @@ __extension__ using Wide = unsigned __int128;
 inline constexpr unsigned kHashBits = 61;
 inline constexpr std::uint64_t kHashPrime = (std::uint64_t{1} << kHashBits) - 1;
 
-// Numbers modulo kHashPrime. Of x and x - kHashPrime the smaller one is the one that has not
+// Arithmetic modulo kHashPrime. The smaller of x and x - kHashPrime is the one that has not
 // wrapped.
 [[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t hash_plus(std::uint64_t a, std::uint64_t b) {
   return std::min(a + b, a + b - kHashPrime);
@@ -32,7 +33,7 @@ inline constexpr std::uint64_t kHashPrime = (std::uint64_t{1} << kHashBits) - 1;
                    static_cast<std::uint64_t>(product >> kHashBits));
 }
 
-/// At x < kHashPrime; the coefficient of x^0 first.
+/// The polynomial's value at x < kHashPrime; the coefficient of x^0 comes first.
 template <std::size_t Coefficients>
 [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t polynomial(
     const std::uint64_t (&coefficients)[Coefficients], std::uint64_t x) {
@@ -43,12 +44,12 @@ template <std::size_t Coefficients>
   return value;
 }
 
-/// Which cell of a row, and with which sign, by the hashes below kHashPrime.
+/// Hashes below kHashPrime pick the cell of a row and, in signed_by(), the sign.
 [[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t cell_of(std::uint64_t hash,
                                                              std::uint64_t columns) {
   return static_cast<std::uint64_t>((Wide{hash} * columns) >> kHashBits);
 }
-/// -value for odd hashes.
+/// Returns -value for odd hashes, else value.
 template <class Value>
 [[nodiscard]] GTOPK_HOST_DEVICE Value signed_by(std::uint64_t hash, Value value) {
   using Bits = Key<Value>;
@@ -58,7 +59,7 @@ template <class Value>
   std::memcpy(&value, &bits, sizeof bits);
   return value;
 }
-/// The same of a whole number, modulo 2^64.
+/// The same for a whole number, modulo 2^64.
 [[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t signed_by(std::uint64_t hash,
                                                                std::uint64_t number) {
   const std::uint64_t odd = hash & 1U;
@@ -73,10 +74,10 @@ struct SketchHashes {
   };
 
   Row rows[kRows];
-  /// Of each row, >= 1.
+  /// Columns of each row, at least 1.
   std::uint64_t columns;
 
-  /// Equal arguments make equal hashes, on every machine.
+  /// Equal arguments give equal hashes on every machine.
   [[nodiscard]] static SketchHashes drawn_from(std::uint64_t seed, std::uint64_t columns) {
     SketchHashes hashes{};
     hashes.columns = columns;
@@ -92,11 +93,11 @@ struct SketchHashes {
     return hashes;
   }
 
-  /// Of all rows, which lie one after the other.
+  /// The cells of all rows, which lie one after the other.
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t cells() const { return kRows * columns; }
 };
 
-/// Of the rows' estimates.
+/// The median of the rows' estimates.
 template <class Value>
 [[nodiscard]] GTOPK_HOST_DEVICE Value median(Value a, Value b, Value c, Value d, Value e) {
   const auto lesser = [](Value x, Value y) { return y < x ? y : x; };
@@ -107,11 +108,11 @@ template <class Value>
   return greater(lesser(low, high), lesser(greater(low, high), e));
 }
 
-/// The multiples of a power of two that a cell is summed in, as 64-bit whole numbers: no sum of d
-/// of them overflows, so the order does not matter.
+/// A cell is summed in multiples of a power of two, held as 64-bit whole numbers. No sum of d of
+/// them overflows, so the order does not matter.
 class FixedPoint {
  public:
-  /// `largest`: the key of the largest |value| of d >= 1, finite.
+  /// `largest`: the key of the largest |value| of d >= 1 values, which is finite.
   template <class Value>
   [[nodiscard]] GTOPK_HOST_DEVICE static FixedPoint of(Key<Value> largest, std::uint64_t d) {
     Value magnitude = 0;
@@ -121,7 +122,7 @@ class FixedPoint {
     std::memcpy(&bits, &wide, sizeof bits);
     // Every |value| is below 2^above; subnormal doubles are below 2^-1022.
     const int above = static_cast<int>(bits >> 52U) - 1022;
-    int digits = 62;  // of a value: 62 less those of d, and what round() takes
+    int digits = 62;  // of a value: 62 minus those of d, at most what round() takes
     for (; d != 0 && digits > 0; d >>= 1U) {
       --digits;
     }
@@ -131,7 +132,7 @@ class FixedPoint {
   /// value * 2^scale to nearest, ties to even, modulo 2^64.
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t round(double value) const {
     const double scaled = value * power_of_two(scale_ / 2) * power_of_two(scale_ - scale_ / 2);
-    constexpr double kShift = 0x1.8p52;  // a double of this size has no digits behind the point
+    constexpr double kShift = 0x1.8p52;  // a double of this size has no fraction bits
     return bits_of(scaled + kShift) - bits_of(kShift);
   }
   /// number * 2^-scale, rounded to double and then to Value.

@@ -1,5 +1,5 @@
-// Sparse, wire room: codes a dense vector, or a part of it that begins with a block: no indices,
-// every value of it. Pure; it knows no ranks.
+// Sparse, wire room: codes a dense vector, or a part of it that begins with a block: every value,
+// and no indices. Pure; it knows no ranks.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,16 @@
 
 namespace gtopk::sparse {
 
-/// Of every block, coding what decode() has written gives the same bytes. A block of zeros decodes
-/// to +0, and no value to -0; one in which something is not finite, or overflows, to NaN.
+/// For every block, encoding what decode() has written gives the same bytes. A block of zeros
+/// decodes to +0, and no value decodes to -0. A block in which a value is not finite, or overflows,
+/// decodes to NaN.
 class BlockCoder {
  public:
   virtual ~BlockCoder() = default;
 
-  /// Elements of a block; the last one of a vector may be shorter.
+  /// Elements of a block; the last block of a vector may be shorter.
   [[nodiscard]] virtual std::size_t block() const = 0;
-  /// Of so many elements, float32 or float64.
+  /// The bytes that this many elements of float32 or float64 take.
   [[nodiscard]] virtual std::size_t bytes(DataType value, std::size_t count) const = 0;
 
   virtual void encode(const float* values, std::size_t count, std::byte* out) const = 0;
@@ -25,7 +26,7 @@ class BlockCoder {
   virtual void decode(const std::byte* in, std::size_t count, double* values) const = 0;
 };
 
-/// Those of the wires of the same names (docs/algorithms.md, Dense, coded).
+/// The coders of the wires of the same names (docs/algorithms.md, Dense, coded).
 [[nodiscard]] const BlockCoder& bf16_blocks();
 [[nodiscard]] const BlockCoder& fp16_blocks();
 [[nodiscard]] const BlockCoder& int8_blocks();

@@ -1,5 +1,6 @@
-// Sparse, wire room: one block of a dense vector in each of the formats, value by value: what the
-// SIMD loops equal, and what takes the blocks that they do not. It knows no vectors of blocks.
+// Sparse, wire room: codes one block of a dense vector in each of the formats, value by value. The
+// SIMD loops give the same results, and leave to it the blocks that they do not take. It knows no
+// vectors of blocks.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@
 
 namespace gtopk::sparse {
 
-/// The key of the largest magnitude; one of a NaN or an infinity if there is any.
+/// The key of the largest magnitude; that of a NaN or an infinity if there is any.
 template <class Value>
 [[nodiscard]] Key<Value> largest_key(const Value* values, std::size_t count) {
   Key<Value> largest = 0;
@@ -62,18 +63,18 @@ struct HalfBlocks {
   }
 };
 
-/// The exponent, in 16 bits, and a byte for each value.
+/// A block is its exponent, in 16 bits, and a byte for each value.
 struct Int8Blocks {
   static constexpr std::size_t kBlock = kInt8Block;
   using Exponent = std::int16_t;
-  /// Of a block in which something is not finite.
+  /// The exponent of a block in which something is not finite.
   static constexpr Exponent kNotFinite = std::numeric_limits<Exponent>::max();
 
   template <class Value>
   static constexpr std::size_t bytes(std::size_t count) {
     return sizeof(Exponent) + count;
   }
-  /// By the key of the largest magnitude, which may overflow when it is rounded.
+  /// The exponent for the key of the largest magnitude, which may overflow when it is rounded.
   template <class Value>
   static Exponent exponent_of(Key<Value> largest) {
     if (largest == 0) {
@@ -145,8 +146,8 @@ struct FourBitBlocks {
   }
 };
 
-/// The levels, and the codes of `sign` and `2bit`. A value has its sign only if its level is not
-/// zero, and the larger level only if the two differ.
+/// A block is its levels, and the codes of `sign` or `2bit`. A value keeps its sign only if its
+/// level is not zero, and has the larger level only if the two differ.
 template <std::size_t Levels>
 struct LevelBlocks {
   using Rules = LevelRules<Levels>;

@@ -1,5 +1,5 @@
-// Sparse, wire room: rounds a list whose values share something by blocks, so that entries that
-// become zero leave it and the blocks of what remains are those that a message has.
+// Sparse, wire room: rounds a list in which the values of a block share something. Entries that
+// become zero leave the list, and the blocks of what remains are those of a message.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace gtopk::sparse {
 
-/// Grid<Value>: what a block's values share. take(value) adds a value to the block, and returns
-/// whether rounded(value) has changed for those before it. A block is as many entries as leave
-/// `block` of them after rounding; the last may be shorter.
+/// Grid<Value> holds what a block's values share. take(value) adds a value to the block, and
+/// returns whether rounded() has changed for the values before it. A block has as many entries as
+/// leave `block` of them after rounding; the last one may have fewer.
 template <template <class> class Grid, class Value, class Index>
 void round_by_blocks(EntriesOut<Value, Index> list, std::size_t count, std::size_t block,
                      Rounding<Value, Index>& rounding) {

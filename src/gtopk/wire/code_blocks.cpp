@@ -59,7 +59,7 @@ void encode_halves(const float* values, std::size_t blocks, std::byte* out) {
 
 #else
 
-/// Values times a factor, to the nearest whole numbers, ties to even; saturated.
+/// Multiplies values by a factor, and rounds to the nearest whole numbers, ties to even; saturates.
 HWY_INLINE void quantize(const float* values, std::size_t count, float factor, std::int8_t* out) {
   const Floats df;
   const FewInt8s few;
@@ -70,7 +70,7 @@ HWY_INLINE void quantize(const float* values, std::size_t count, float factor, s
   }
 }
 
-/// Whole numbers times a factor. No product is -0.
+/// Multiplies whole numbers by a factor. No product is -0.
 HWY_INLINE void scale(const std::int8_t* whole, std::size_t count, float factor, float* values) {
   const Floats df;
   const Int32s di;
@@ -86,7 +86,7 @@ template <class Half>
 HWY_INLINE void encode_halves(const float* values, std::size_t blocks, std::byte* out) {
   using Format = HalfBlocks<Half>;
   constexpr std::size_t kBlock = Format::kBlock;
-  // Of an infinity; saturated values of float16 stay below.
+  // The bits of an infinity; saturated values of float16 stay below it.
   constexpr std::uint16_t kInfinity = std::is_same_v<Half, Bfloat16> ? 0x7F80 : 0x7C00;
   const Floats df;
   const hn::RebindToUnsigned<Int16s> du;
@@ -107,7 +107,7 @@ HWY_INLINE void encode_halves(const float* values, std::size_t blocks, std::byte
       const auto some = hn::Load(du, bits + i);
       const auto magnitude = hn::And(some, signless);
       largest = hn::Max(largest, magnitude);
-      // No -0.
+      // -0 becomes +0.
       hn::Store(hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(du)), some), du, bits + i);
     }
     finite = finite && hn::AllTrue(du, hn::Lt(largest, hn::Set(du, kInfinity)));
@@ -156,7 +156,7 @@ void decode_int8(const std::byte* in, std::size_t blocks, float* values) {
   }
 }
 
-/// The most units that do not reach each of the upper 15 levels.
+/// For each of the upper 15 levels, the most units that do not reach it.
 constexpr std::array<std::int8_t, 15> last_below() {
   std::array<std::int8_t, 15> last{};
   for (unsigned code = 1; code < 16; ++code) {
@@ -170,7 +170,8 @@ constexpr std::array<std::int8_t, 15> last_below() {
 }
 constexpr std::array<std::int8_t, 15> kLastBelow = last_below();
 
-/// The codes of the levels nearest to whole numbers of units: how many levels these reach.
+/// The codes of the levels nearest to whole numbers of units: a code is how many levels are
+/// reached.
 HWY_INLINE hn::Vec<Int8s> codes_of(hn::Vec<Int8s> units) {
   const Int8s d8;
   auto codes = hn::Zero(d8);
@@ -219,7 +220,7 @@ HWY_INLINE void encode_block(float unit, const float* values, std::byte* out) {
 
 void encode_four_bits(const float* values, std::size_t blocks, std::byte* out) {
   constexpr std::size_t kBlock = FourBitBlocks::kBlock;
-  // Units take a chain of long operations; those of several blocks overlap.
+  // A unit takes a chain of slow operations; the chains of several blocks overlap.
   constexpr std::size_t kGroup = 8;
   std::array<float, kGroup> units{};
   for (std::size_t block = 0; block < blocks; ++block) {

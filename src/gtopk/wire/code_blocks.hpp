@@ -1,5 +1,5 @@
-// Sparse, wire room: whole blocks of float32 values in SIMD, chosen at run time: the bytes and the
-// values of block_formats.hpp. It knows no blocks that are cut short.
+// Sparse, wire room: codes whole blocks of float32 values in SIMD, chosen at run time, and gives
+// the same bytes and values as block_formats.hpp. It knows no blocks that are cut short.
 #pragma once
 
 #include <cstddef>

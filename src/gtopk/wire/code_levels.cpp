@@ -1,5 +1,6 @@
-// Sparse, wire room: whole blocks of `2bit` and `sign` in SIMD, compiled once per target. Where all
-// sums of a block are exact, their order does not matter; other blocks go value by value.
+// Sparse, wire room: encodes whole blocks of `2bit` and `sign` in SIMD, compiled once per target.
+// If all sums of a block are exact, their order does not matter; other blocks are encoded value by
+// value.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -38,15 +39,15 @@ void encode_levels(const float* values, std::size_t blocks, std::byte* out) {
 using Doubles = hn::RepartitionToWide<Floats>;
 using FewFloats = hn::Rebind<float, Doubles>;
 
-/// Whether sums of a block's magnitudes have the same bits in whatever order: they are exact in
-/// double if the largest has an exponent of at most 21 more than the smallest that is not zero. A
+/// Whether sums of a block's magnitudes have the same bits in any order. They are exact in double
+/// if the exponent of the largest is at most 21 above that of the smallest that is not zero: a
 /// magnitude has 24 bits, and a sum of 256 of them 8 more.
 HWY_INLINE bool sums_are_exact(const float* values, std::uint32_t largest) {
   constexpr std::uint32_t kFraction = std::numeric_limits<float>::digits - 1;
   const Int32s di;
   const hn::RebindToUnsigned<Int32s> du;
   const auto signless = hn::Set(du, MagnitudeKey<float>::kSignless);
-  // Of zeros the largest number.
+  // Zeros become the largest number.
   auto smallest = hn::Set(du, ~std::uint32_t{0});
   for (std::size_t i = 0; i < LevelBlocks<1>::kBlock; i += hn::Lanes(di)) {
     const auto bits = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(values) + i);
@@ -57,7 +58,7 @@ HWY_INLINE bool sums_are_exact(const float* values, std::uint32_t largest) {
   return exponent(largest) - exponent(least) <= 21;
 }
 
-/// Magnitudes up to a limit, and those above it, in sums that are exact.
+/// Exact sums of the magnitudes up to a limit, and of those above it.
 struct ExactSums {
   double small = 0;
   double large = 0;
@@ -95,7 +96,7 @@ HWY_INLINE unsigned bits_below(const float* values, float limit) {
   return bits;
 }
 
-/// The same of magnitudes above it.
+/// A bit for each of eight magnitudes: whether it is above a limit.
 HWY_INLINE unsigned bits_above(const float* values, float limit) {
   const Floats df;
   unsigned bits = 0;
@@ -108,7 +109,7 @@ HWY_INLINE unsigned bits_above(const float* values, float limit) {
   return bits;
 }
 
-/// A zero behind each of eight bits.
+/// Puts a zero after each of eight bits.
 constexpr std::array<std::uint16_t, 256> spread_bits() {
   std::array<std::uint16_t, 256> spread{};
   for (unsigned bits = 0; bits < spread.size(); ++bits) {
@@ -120,7 +121,7 @@ constexpr std::array<std::uint16_t, 256> spread_bits() {
 }
 constexpr std::array<std::uint16_t, 256> kSpread = spread_bits();
 
-/// The levels of a block whose sums are exact; as LevelRules::Block has them.
+/// The levels of a block whose sums are exact, the same as those of LevelRules::Block.
 template <std::size_t Levels>
 struct LevelsOfBlock {
   std::array<float, Levels> scales;

@@ -1,5 +1,5 @@
-// Sparse, wire room: encodes a list in memory into the bytes of a message, and back. A codec is
-// pure: it knows no group; decoding reads only the bytes and writes only its list.
+// Sparse, wire room: encodes a list in memory into the bytes of a message, and decodes it. A codec
+// is pure: it knows no group; decoding reads only the bytes and writes only its list.
 #pragma once
 
 #include <cstddef>
@@ -42,9 +42,9 @@ class Rooms {
 struct Rounded {
   /// Entries that remain; those rounded to zero do not.
   std::size_t kept = 0;
-  /// Entries that rounding changed.
+  /// Entries whose difference was written to `lost`.
   std::size_t lost = 0;
-  /// False: one became infinite.
+  /// False: an entry is not finite after rounding.
   bool finite = true;
 };
 
@@ -54,7 +54,7 @@ class Codec {
 
   /// An empty list for up to `capacity` entries.
   [[nodiscard]] virtual List make(EntryType type, std::size_t capacity, Rooms& rooms) const = 0;
-  /// The list has `count` entries, at the start of its room. Its arrays may move.
+  /// Closes a list that has `count` entries, at the start of its capacity. Its arrays may move.
   virtual void close(EntryType type, List& list, std::size_t count) const = 0;
 
   /// Whether messages hold rounded values.
@@ -65,8 +65,8 @@ class Codec {
   /// index.
   [[nodiscard]] virtual bool ties() const { return false; }
   /// Rounds the first `count` entries of a list, not closed yet, to what a message can hold;
-  /// idempotent. Differences go into `lost`, unless null, which has room for `count`; those of
-  /// entries that become zero only if `zeros_are_lost`.
+  /// idempotent. The differences are written to `lost`, which has capacity for `count`, unless it
+  /// is null; those of entries that become zero only if `zeros_are_lost`.
   virtual Rounded round(EntryType /*type*/, const List& /*list*/, std::size_t count,
                         const List* /*lost*/, bool /*zeros_are_lost*/) const {
     return {.kept = count};

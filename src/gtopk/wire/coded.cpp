@@ -22,7 +22,7 @@
 namespace gtopk::sparse {
 namespace {
 
-/// How a message stores values. `Stored` is the type of one value; they lie one behind the other.
+/// How a message stores values. `Stored` is the type of one value; values lie one after the other.
 /// `pack` loses nothing of a value that is already rounded.
 struct AsTheyAre {
   static constexpr bool kRounds = false;
@@ -38,7 +38,7 @@ struct AsTheyAre {
   }
 };
 
-/// Rounded to a half type.
+/// Values are rounded to a half type.
 template <class Half>
 struct Rounded16 {
   static constexpr bool kRounds = true;
@@ -54,7 +54,7 @@ struct Rounded16 {
   }
 };
 
-/// Each value separately.
+/// Codes each value separately.
 template <class Each>
 struct OneByOne {
   static constexpr bool kRounds = Each::kRounds;
@@ -90,7 +90,8 @@ struct OneByOne {
   }
 };
 
-/// The multiples that values, none of them zero, become that are added one by one.
+/// The multiples to which a block's values are rounded. The values are added one by one; none is
+/// zero.
 template <class Value>
 class Int8Grid {
  public:
@@ -117,9 +118,10 @@ class Int8Grid {
   Int8Scale<Value> scale_{0};
 };
 
-/// For each value an integer q of -127 to 127, times 2^e of its block: the least e for which the
-/// block's largest magnitude is at most 127 2^e. A block is 256 entries of the rounded list, the
-/// last may be shorter; an entry rounded to zero belongs to the block that it would have been in.
+/// Each value is an integer q from -127 to 127 times 2^e of its block, with the least e for which
+/// the block's largest magnitude is at most 127 2^e. A block is 256 entries of the rounded list;
+/// the last one may be shorter. An entry rounded to zero belongs to the block that it would have
+/// been in.
 struct AsInt8 {
   static constexpr bool kRounds = true;
   static constexpr bool kByBlocks = true;
@@ -230,7 +232,7 @@ class Coded final : public Codec {
     return kFrontBytes + value_bytes(type, capacity) + rice::room_for(capacity, d);
   }
 
-  /// log2 C(d, n) bits for the indices; the code takes 1 to 2 % more.
+  /// Assumes log2 C(d, n) bits for the indices; the code takes 1 to 2 % more.
   double expected_bytes(EntryType type, std::uint64_t entries, std::uint64_t d) const override {
     if (entries == 0) {
       return kFrontBytes;
@@ -279,7 +281,7 @@ class Coded final : public Codec {
       throw Damaged(
           fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
     }
-    // The count first: its product below must not wrap around.
+    // Check the count first: its product below must not wrap around.
     if (says.count > capacity || message_bytes < kFrontBytes + value_bytes(type, says.count)) {
       throw Damaged(
           fmt::format("{} entries in {} bytes, expected at most {} entries and {} bytes "

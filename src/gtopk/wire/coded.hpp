@@ -8,7 +8,7 @@ namespace gtopk::sparse {
 
 /// Values as they are.
 extern const CodecRow kLossless;
-/// Values rounded to bfloat16; too large ones are an overflow: the step did not happen.
+/// Values rounded to bfloat16; if one is too large it overflows, and the step did not happen.
 extern const CodecRow kBf16;
 /// Values rounded to float16; too large ones saturate, and the rest of them is lost.
 extern const CodecRow kFp16;

@@ -11,13 +11,13 @@
 
 namespace gtopk::sparse::counts {
 
-/// Bytes that encode() may write to, of so many entries in a group of so many ranks.
+/// Bytes that encode() may write to, for this many entries in a group of this many ranks.
 [[nodiscard]] std::size_t room_for(std::size_t entries, std::uint64_t ranks);
 
-/// Those that it returns if every count is 1.
+/// The bytes that encode() returns if every count is 1.
 [[nodiscard]] std::size_t fewest_bytes(std::size_t entries);
 
-/// Counts are at least 1. Returns how many bytes of `out` are the code.
+/// Counts must be at least 1. Returns how many bytes of `out` the code takes.
 [[nodiscard]] std::size_t encode(const std::uint32_t* counts, std::size_t entries,
                                  GrowingBuffer& scratch, std::byte* out);
 

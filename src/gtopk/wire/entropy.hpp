@@ -1,5 +1,6 @@
-// Sparse, wire room: how many bits a set of indices needs at least. By additions, multiplications
-// and divisions alone, which IEEE 754 rounds alike on every machine; a library's log2 may not.
+// Sparse, wire room: how many bits a set of indices needs at least. It uses only additions,
+// multiplications and divisions, which IEEE 754 rounds alike on every machine; a library's log2 may
+// differ.
 #pragma once
 
 #include <cmath>

@@ -1,9 +1,9 @@
-// Sparse, wire room: one block of values of the wire `4bit`: a unit for each block, and for each
-// value one of sixteen levels, whole multiples of it. CPU and GPU share it, so that both round
-// alike and write the same bytes. It knows no lists.
+// Sparse, wire room: one block of values of the wire `4bit`: a unit for the block, and for each
+// value one of sixteen levels, which are whole multiples of the unit. CPU and GPU share it, so that
+// both round alike and write the same bytes. It knows no lists.
 //
-// The levels suit bell-shaped values of which the one of largest magnitude is 127 units, whatever
-// its sign: the unit takes the sign (docs/algorithms.md has the errors that were measured).
+// The levels suit bell-shaped values. The value of largest magnitude is 127 units, whatever its
+// sign: the unit takes the sign (docs/algorithms.md has the measured errors).
 #pragma once
 
 #include <cstddef>
@@ -17,22 +17,22 @@
 
 namespace gtopk::sparse {
 
-/// Of code 0 to 15, in units, from the lowest on.
+/// The level of code 0 to 15, in units; they ascend.
 [[nodiscard]] constexpr GTOPK_HOST_DEVICE int four_bit_level(unsigned code) {
   constexpr int kLevels[] = {-110, -85, -65, -48, -34, -21, -10, 0,
                              10,   20,  31,  45,  60,  79,  100, 127};
   return kLevels[code];
 }
 
-/// Whether so many units are beyond the middle between this level and the one below; in the middle
-/// the level nearer to 0 is taken, so what becomes zero does not depend on the unit's sign.
+/// Whether this many units are beyond the middle between this level and the one below. In the
+/// middle, the level nearer to 0 is taken, so what becomes zero does not depend on the unit's sign.
 [[nodiscard]] constexpr GTOPK_HOST_DEVICE bool reaches_level(int units, unsigned code) {
   const int middle = four_bit_level(code - 1) + four_bit_level(code);
   return 2 * units > middle || (2 * units == middle && middle < 0);
 }
 
-/// The levels of a block. Value is float or double. A zero unit is that of a block of zeros, and a
-/// NaN that of a block in which something is not finite.
+/// The levels of a block. Value is float or double. The unit is zero for a block of zeros, and NaN
+/// for a block in which something is not finite.
 template <class Value>
 class FourBits {
  public:
@@ -46,8 +46,8 @@ class FourBits {
   explicit GTOPK_HOST_DEVICE FourBits(Value unit)
       : unit_(unit), inverse_(unit == 0 ? Value{0} : 1 / unit) {}
 
-  /// The unit of finite values between these, the largest and the smallest of them and of 0. Zero
-  /// if all of them become zero.
+  /// The unit of finite values; `greatest` and `least` are the largest and the smallest of them and
+  /// 0. Zero if all of them become zero.
   [[nodiscard]] static GTOPK_HOST_DEVICE Value unit_of(Value greatest, Value least) {
     constexpr Value kSmallest = std::numeric_limits<Value>::min();
     const bool upright = greatest >= -least;
@@ -56,7 +56,7 @@ class FourBits {
       return 0;
     }
     if (largest < kMost * kSmallest) {
-      // Its inverse is still finite.
+      // The inverse of kSmallest is still finite.
       return FourBits(kSmallest).code(largest) == kZero ? 0 : kSmallest;
     }
     const Value unit = of_stored(stored_of(largest / kMost));
@@ -75,7 +75,7 @@ class FourBits {
     return unit;
   }
 
-  /// The code of the level nearest to so many units.
+  /// The code of the level nearest to this many units.
   [[nodiscard]] static GTOPK_HOST_DEVICE unsigned code_of(int units) {
     unsigned code = 0;
     for (unsigned next = 1; next < 16; ++next) {
@@ -86,7 +86,7 @@ class FourBits {
 
   [[nodiscard]] GTOPK_HOST_DEVICE Stored stored() const { return stored_of(unit_); }
   [[nodiscard]] GTOPK_HOST_DEVICE Value inverse() const { return inverse_; }
-  /// To the nearest whole number of units, ties to even.
+  /// Rounds to the nearest whole number of units, ties to even, then to the nearest level.
   [[nodiscard]] GTOPK_HOST_DEVICE unsigned code(Value value) const {
     constexpr Value kToWhole = Value{3} * (Value{1} / std::numeric_limits<Value>::epsilon()) / 2;
     return code_of(static_cast<int>((value * inverse_ + kToWhole) - kToWhole));

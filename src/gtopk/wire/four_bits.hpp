@@ -1,7 +1,7 @@
-// Sparse, wire room: `4bit`: of each value one of sixteen levels of its block of 64 entries of the
-// rounded list; entries rounded to zero leave it. A block is its unit, and the codes of two entries
-// in each byte: of n entries, i in the low half of byte i, and i + ceil(n/2) in the high half. What
-// concerns one value is in four_bit_rules.hpp.
+// Sparse, wire room: `4bit` stores each value as one of sixteen levels of its block, which is 64
+// entries of the rounded list; entries rounded to zero leave the list. A block is its unit, then
+// the codes of two entries in each byte: of n entries, i in the low half of byte i, and i +
+// ceil(n/2) in the high half. The rules for one value are in four_bit_rules.hpp.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ struct As4Bit {
   static constexpr bool kTies = true;
   static constexpr std::size_t kBlock = FourBits<float>::kBlock;
 
-  /// Of a block of so many values.
+  /// The bytes that a block of this many values takes.
   template <class Value>
   static constexpr std::size_t block_bytes(std::size_t count) {
     return sizeof(typename FourBits<Value>::Stored) + (count + 1) / 2;
@@ -55,7 +55,7 @@ struct As4Bit {
     return count / kBlock * block_bytes<Value>(kBlock) + (rest == 0 ? 0 : block_bytes<Value>(rest));
   }
 
-  /// A block of finite values by its unit.
+  /// Writes a block of finite values that has this unit.
   template <class Value>
   static void write_block(Value unit, const Value* values, std::size_t count, std::byte* out) {
     const auto stored = FourBits<Value>::stored_of(unit);
@@ -68,7 +68,7 @@ struct As4Bit {
       out[i] = static_cast<std::byte>(levels.code(values[i]) | high << 4U);
     }
   }
-  /// Returns the unit.
+  /// Reads a block, and returns its unit.
   template <class Value>
   static Value read_block(const std::byte* bytes, std::size_t count, Value* values) {
     typename FourBits<Value>::Stored stored = 0;

@@ -23,7 +23,7 @@ struct LevelRules {
   static constexpr std::size_t kPerByte = 8 / kBits;
   static_assert(kBlock % kPerByte == 0, "each block's codes begin with a byte");
 
-  /// From the lowest on. Of two that are alike only the first is used.
+  /// The levels, ascending. If two are equal, only the first is used.
   template <class Value>
   using Scales = std::array<Value, Levels>;
 
@@ -32,7 +32,7 @@ struct LevelRules {
     return (count + kBlock - 1) / kBlock * sizeof(Scales<Value>);
   }
 
-  /// Bytes of the values of so many entries.
+  /// The bytes that the values of this many entries take.
   template <class Value>
   GTOPK_HOST_DEVICE static std::size_t bytes(std::size_t count) {
     return scales_bytes<Value>(count) + (count + kPerByte - 1) / kPerByte;
@@ -71,7 +71,7 @@ struct LevelRules {
   }
 
  private:
-  /// The magnitudes of a block up to a limit, and those above it, added one after the other.
+  /// Sums of a block's magnitudes up to a limit, and of those above it, added one after the other.
   template <class Value>
   class Sums {
    public:
@@ -79,7 +79,7 @@ struct LevelRules {
         : values_(values), count_(count), limit_(limit), scale_(scale) {
       for (std::size_t i = 0; i < count; ++i) {
         const double magnitude = std::fabs(values[i]);
-        // A mask, and no branch: which side a value is on cannot be predicted.
+        // A mask instead of a branch: which side a value is on cannot be predicted.
         const std::uint64_t larger = magnitude > limit ? 1 : 0;
         const auto bits = std::bit_cast<std::uint64_t>(magnitude * scale);
         small_ += std::bit_cast<double>(bits & (larger - 1));
@@ -88,7 +88,7 @@ struct LevelRules {
       }
     }
 
-    /// Magnitudes that lie in [least, most] have a mean that does, whatever rounding does.
+    /// The magnitudes lie in [least, most], and so does the mean, whatever rounding does.
     [[nodiscard]] GTOPK_HOST_DEVICE double mean_of_small(double least, double most) const {
       if (std::isinf(small_)) {
         return scaled_down().mean_of_small(least, most);
@@ -103,7 +103,7 @@ struct LevelRules {
     }
 
    private:
-    /// Of doubles near the largest, whose sum overflows.
+    /// Sums for doubles near the largest one, whose plain sum overflows.
     [[nodiscard]] GTOPK_HOST_DEVICE Sums scaled_down() const {
       return {values_, count_, limit_, 0.5 / kBlock};
     }
@@ -118,7 +118,7 @@ struct LevelRules {
   };
 
  public:
-  /// The levels of a block's values, none of which is zero.
+  /// The levels of a block's values.
   template <class Value>
   class Block {
    public:
@@ -134,7 +134,7 @@ struct LevelRules {
       }
     }
 
-    /// Above it the larger level is meant.
+    /// Magnitudes above it have the larger level.
     [[nodiscard]] GTOPK_HOST_DEVICE double mean() const { return mean_; }
     [[nodiscard]] GTOPK_HOST_DEVICE Value smaller() const { return levels_.front(); }
     [[nodiscard]] GTOPK_HOST_DEVICE Value larger() const { return levels_.back(); }
@@ -147,8 +147,8 @@ struct LevelRules {
     Scales<Value> levels_;
   };
 
-  /// Its 24 highest bits, as many as float32 has: sums of a block of them are exact, so that
-  /// rounding what is rounded changes nothing.
+  /// The mean's 24 highest bits, as many as float32 has. Sums of a block of such levels are exact,
+  /// so rounding again changes nothing.
   template <class Value>
   GTOPK_HOST_DEVICE static Value level_of(double mean) {
     constexpr int kScaleBits = std::numeric_limits<float>::digits;

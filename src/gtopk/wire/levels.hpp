@@ -1,5 +1,5 @@
-// Sparse, wire room: of each value its sign and one of one or two magnitudes of its block of 256
-// entries, in a bit or two: `sign` and `2bit`.
+// Sparse, wire room: `sign` and `2bit` store each value in one or two bits: its sign, and one of
+// the one or two magnitudes of its block of 256 entries.
 //
 //   one level    the mean magnitude of the block (signSGD with a scale: Karimireddy et al., "Error
 //                Feedback Fixes SignSGD", arXiv 1901.09847)
@@ -7,9 +7,9 @@
 //                step of Lloyd's quantizer. Selections have no small values, and levels such as
 //                s/3 or 0 would stand for nothing in them.
 //
-// Behind the scales, `Levels` for each block from the lowest on, come the codes from the lowest
-// bit of the first byte on: 1 for a negative value, and 2 for the larger level. What
-// concerns one block is in level_rules.hpp.
+// The scales come first, `Levels` for each block, ascending. Then come the codes, from the lowest
+// bit of the first byte on: 1 for a negative value, plus 2 for the larger level. The rules for one
+// block are in level_rules.hpp.
 #pragma once
 
 #include <algorithm>
@@ -85,7 +85,7 @@ struct AsLevels : LevelRules<Levels> {
           rest >>= kBits;
         }
         if (rest != 0) {
-          break;  // bits behind the last value
+          break;  // bits after the last value
         }
       }
       const bool one_level = (any & 2U) == 0 && scales.front() == scales.back();

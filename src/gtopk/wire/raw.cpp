@@ -7,7 +7,7 @@
 namespace gtopk::sparse {
 namespace {
 
-/// After the front.
+/// Lays out the arrays after the front.
 void lay_out(EntryType type, List& list, std::size_t count) {
   lay_out(type, list, list.memory.data() + kFrontBytes, count);
 }
@@ -83,7 +83,7 @@ class Raw final : public Codec {
       throw Damaged(
           fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
     }
-    // The count first: its product below must not wrap around.
+    // Check the count first: its product below must not wrap around.
     if (says.count > capacity || message_bytes != kFrontBytes + says.count * type.bytes()) {
       throw Damaged(fmt::format("{} entries in {} bytes, expected at most {} entries of {} bytes",
                                 says.count, message_bytes, capacity, type.bytes()));

@@ -1,10 +1,10 @@
-// Sparse, wire room: ascending indices as bits. Gaps between them are Golomb-Rice coded, with a
-// parameter for each block of entries: close to the entropy of random indices, and a bitmap if at
-// least every second index is present. It knows no values.
+// Sparse, wire room: codes ascending indices as bits. Gaps between them are Golomb-Rice coded, with
+// a parameter for each block of entries. The code is close to the entropy of random indices, and is
+// a bitmap if at least every second index is present. It knows no values.
 //
-//   parameters   one byte b for each block of 256 entries, the last may be shorter
-//   low bits     of each gap its b lowest bits, one after the other
-//   high bits    of each gap the rest in unary: that many zeros and a one
+//   parameters   one byte b for each block of 256 entries; the last may be shorter
+//   low bits     the b lowest bits of each gap, one after the other
+//   high bits    the rest of each gap in unary: that many zeros and a one
 //
 // A gap is the number of indices left out since the entry before; b = floor(log2(mean gap + 1/2))
 // of its block, at least 0. Rice, "Some practical universal noiseless coding techniques", JPL
@@ -20,7 +20,7 @@ namespace gtopk::sparse::rice {
 /// Bytes that encode() may write to for up to `count` indices below d: a few more than it returns.
 [[nodiscard]] std::size_t room_for(std::size_t count, std::uint64_t d);
 
-/// Returns how many bytes of `out` are the code.
+/// Returns how many bytes of `out` the code takes.
 template <class Index>
 [[nodiscard]] std::size_t encode(const Index* indices, std::size_t count, std::byte* out);
 

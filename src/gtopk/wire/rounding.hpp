@@ -1,5 +1,5 @@
-// Sparse, wire room: a list's entries while their values are rounded in place: those that are left,
-// and what is lost of each. It knows no format.
+// Sparse, wire room: keeps track of a list's entries while their values are rounded in place: which
+// are left, and what each has lost. It knows no format.
 #pragma once
 
 #include <cstddef>

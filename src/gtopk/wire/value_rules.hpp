@@ -1,5 +1,5 @@
-// Sparse, wire room: what one value becomes in a message, and back. CPU and GPU share it, so that
-// both round alike and write the same bytes. It knows no lists.
+// Sparse, wire room: what one value becomes in a message, and what it is read back as. CPU and GPU
+// share it, so that both round alike and write the same bytes. It knows no lists.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@
 
 namespace gtopk::sparse {
 
-/// Rounded to a half type; larger magnitudes saturate at float16's largest.
+/// Rounds to a half type; for float16, larger magnitudes saturate at its largest.
 template <class Half, class Value>
 [[nodiscard]] GTOPK_HOST_DEVICE inline Half to_half(Value value) {
   if constexpr (std::is_same_v<Half, Float16>) {
@@ -26,12 +26,12 @@ template <class Half, class Value>
   return narrow<Half>(static_cast<float>(value));
 }
 
-/// `int8`: entries that share an exponent, and the largest integer.
+/// For `int8`, how many entries share an exponent, and the largest integer.
 inline constexpr std::size_t kInt8Block = 256;
 inline constexpr int kInt8Most = 127;
 
-/// The least e for which 127 2^e is at least the magnitude, not 0, that has this key: 64 to 127
-/// times 2^e, or 64 times it.
+/// The least e for which 127 2^e is at least the magnitude, not 0, that has this key. The magnitude
+/// is 64 to 127 times 2^e, or rounds to 64 times it.
 template <class Value>
 [[nodiscard]] GTOPK_HOST_DEVICE inline int int8_exponent(Key<Value> key) {
   constexpr int kFraction = std::numeric_limits<Value>::digits - 1;
@@ -58,8 +58,8 @@ template <class Value>
 }
 
 /// Multiplies by 2^e and by its inverse. For float every valid e, and every scaled value, is a
-/// normal double, so one multiplication is exact. For double there are two, the first of which is
-/// exact. An e that no value has gives infinity or zero: never the quotient that it was made from.
+/// normal double, so one multiplication is exact. For double there are two, and the first is exact.
+/// An e that no value has gives infinity or zero, never the quotient that it was made from.
 template <class Value>
 class Int8Scale {
  public:
