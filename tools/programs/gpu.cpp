@@ -12,7 +12,7 @@ namespace gtopk::programs {
 
 namespace {
 
-/// Runs it; what the driver says is an error of --memory cuda.
+/// Runs the call; a failure of the driver becomes an error of --memory cuda.
 template <class Call>
 decltype(auto) of_memory(const Call& call) {
   try {

@@ -1,5 +1,5 @@
-// Programs: a GPU and its memory, by the driver, which is loaded when --memory cuda asks for it:
-// nothing links it. It knows no network.
+// Programs: a GPU and its memory, through the driver. Nothing links the driver: it is loaded when
+// --memory cuda asks for it. It knows no network.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,17 @@
 
 namespace gtopk::programs {
 
-/// Where a wheel has the kernels: the package's folder, beside gtopk_programs/bin.
+/// The folder where a wheel has the kernels: the package gtopk, beside gtopk_programs.
 [[nodiscard]] std::string kernels_folder();
 
-/// -m, --memory: "host" or "cuda".
+/// Adds -m, --memory: "host" or "cuda".
 void add_memory(CLI::App& app, std::string& memory);
 
-/// One GPU and a stream of it. Its context is current on the thread that made it. What it enqueues
-/// is done in order; all of it throws std::runtime_error, in one line that names the driver's
-/// error.
+/// One GPU and a stream on it. Its context is current on the thread that made it. What is enqueued
+/// runs in order. Errors are std::runtime_error, with one line that names the driver's error.
 class Gpu {
  public:
-  /// The GPU of this number, modulo their number. Throws where there is no driver
+  /// Takes the GPU of this number, modulo the number of GPUs. Throws if there is no driver
   /// (GTOPK_CUDA_DRIVER, else libcuda.so.1) or no GPU.
   explicit Gpu(std::uint32_t number);
   Gpu(const Gpu&) = delete;
@@ -39,20 +38,20 @@ class Gpu {
   /// "GPU 0, NVIDIA H200"
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Memory memory() const { return cuda_memory(static_cast<std::int16_t>(device_)); }
-  /// As the driver and the kernels know it.
+  /// The stream as the driver and the kernels know it.
   [[nodiscard]] void* stream() const { return stream_; }
   [[nodiscard]] const gpu::Driver& driver() const { return *driver_; }
-  /// On another thread.
+  /// Makes the context current on the calling thread, if that is another one.
   void make_current() const;
 
   /// Enqueue a copy from pinned memory to the GPU's, and back.
   void copy_in(void* to, const void* from, std::uint64_t bytes) const;
   void copy_out(void* to, const void* from, std::uint64_t bytes) const;
-  /// Decides the gate when all that was enqueued is done.
+  /// Decides the gate when everything enqueued so far is done.
   void arrive(const std::shared_ptr<Gate>& gate) const;
-  /// Waits for all that was enqueued.
+  /// Waits for everything enqueued so far.
   void synchronize() const;
-  /// The same, whether it could be done or not.
+  /// The same, but ignores errors.
   void wait() const noexcept;
 
  private:
@@ -66,7 +65,7 @@ class Gpu {
   std::string name_;
 };
 
-/// Bytes in the GPU's memory, which nobody on the host may touch.
+/// Bytes in the GPU's memory, which the host must not touch.
 class GpuMemory {
  public:
   GpuMemory(const Gpu& gpu, std::uint64_t bytes);
@@ -83,7 +82,7 @@ class GpuMemory {
   std::uint64_t address_ = 0;
 };
 
-/// Bytes of the host's that the GPU reaches: copies from and to them take no other memory.
+/// Bytes in the host's memory that the GPU reaches: copies from and to them need no other memory.
 class PinnedMemory {
  public:
   PinnedMemory(const Gpu& gpu, std::uint64_t bytes);

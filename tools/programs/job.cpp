@@ -53,7 +53,7 @@ std::uint32_t number(std::string_view what, std::string_view text, std::uint32_t
   return value;
 }
 
-/// The library asks it: by PMIx, or by the variables of a Slurm step.
+/// The library asks this launcher, by PMIx or by the variables of a Slurm step.
 constexpr auto kLauncher = "the launcher";
 
 struct Place {
@@ -81,7 +81,7 @@ Place place_of(const JobOptions& options) {
   return {.said_by = has_launcher() ? kLauncher : ""};
 }
 
-/// The rendezvous as the launcher says, by PMIx.
+/// Asks the launcher for the rendezvous, by PMIx.
 LaunchEnvironment told_by_launcher(const Place& place) {
   try {
     return launcher_environment();
@@ -148,7 +148,7 @@ LaunchEnvironment launched(const JobOptions& options) {
   LaunchEnvironment environment;
   if (!options.rendezvous.empty()) {
     environment = rendezvous_at(options.rendezvous);
-    if (place.said_by == kLauncher) {  // it has not been asked for the rank yet
+    if (place.said_by == kLauncher) {  // the launcher has not been asked for the rank yet
       const LaunchEnvironment told = launcher_environment();
       environment.rank = told.rank;
       environment.world_size = told.world_size;

@@ -37,10 +37,10 @@ void add_job_options(CLI::App& app, JobOptions& options);
 /// "10.0.0.1:29600", "[::1]:29600". Throws UsageError.
 [[nodiscard]] LaunchEnvironment rendezvous_at(const std::string& text);
 
-/// The first of these that gives rank and size: --rank and --ranks; RANK and WORLD_SIZE (torchrun);
-/// the variables of Open MPI's mpirun; those of srun; PMIx. The rendezvous is --rendezvous, or
-/// MASTER_ADDR and MASTER_PORT, or comes through PMIx. If nothing is given, one rank alone. Throws
-/// UsageError, Error{kBootstrap}.
+/// Takes rank and size from the first of these that gives them: --rank and --ranks; RANK and
+/// WORLD_SIZE (torchrun); the variables of Open MPI's mpirun; those of srun; PMIx. The rendezvous
+/// is --rendezvous, or MASTER_ADDR and MASTER_PORT, or comes through PMIx. If nothing is given,
+/// this is one rank alone. Throws UsageError, Error{kBootstrap}.
 [[nodiscard]] LaunchEnvironment launched(const JobOptions& options);
 
 /// The store in which the ranks meet; null for one rank. From here on errors name this rank.
@@ -62,28 +62,28 @@ class Job {
   /// The machine names according to the kernel, by rank.
   [[nodiscard]] const std::vector<std::string>& machines() const { return machines_; }
 
-  /// Throws the operation's error.
+  /// Runs the operation, and throws its error.
   void run(Collective collective);
-  /// input, keepalive: as of Call. number: becomes the operation's in its group.
+  /// input, keepalive: as in Call. number: set to the operation's number in its group.
   [[nodiscard]] std::future<void> begin(Collective collective,
                                         std::shared_ptr<Gate> input = nullptr,
                                         std::uint64_t* number = nullptr,
                                         std::shared_ptr<void> keepalive = nullptr);
-  /// Lets calls take this GPU's memory, where the transport does: it outlives them.
+  /// Lets calls take this GPU's memory, if the transport does. The GPU must outlive them.
   void use(const Gpu& gpu);
   [[nodiscard]] bool takes(Memory::Kind kind, std::uint32_t rank) const {
     return group_->takes(kind, rank);
   }
-  /// Between this rank and all others.
+  /// Whether messages between this rank and all others may lie in such memory.
   [[nodiscard]] bool takes(Memory::Kind kind) const;
   void barrier() { run(gtopk::barrier()); }
-  /// Throws std::runtime_error on every rank if one was started with other words than rank 0:
-  /// `words` are options, equally many and in the same order on all ranks.
+  /// Throws std::runtime_error on every rank if one was started with other words than rank 0.
+  /// `words` are options, as many and in the same order on all ranks.
   void check_alike(const std::vector<std::string>& words);
   /// Returns rank 0's value on every rank.
   [[nodiscard]] bool agree(bool value);
 
-  /// Every rank's values, by rank; equally many each.
+  /// Gathers every rank's values, by rank; each rank has equally many.
   template <class T>
   [[nodiscard]] std::vector<std::vector<T>> gathered(const std::vector<T>& mine) {
     std::vector<std::vector<T>> all(size(), std::vector<T>(mine.size()));

@@ -32,7 +32,7 @@ int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>
 /// Puts this before error texts: "rank 3".
 void name_in_errors(std::string who);
 
-/// Prints one line to stdout at once. False once stdout is closed.
+/// Prints one line to stdout at once. Returns false once stdout is closed.
 [[nodiscard]] bool print_line(std::string_view line);
 
 /// Sizes from `begin` to `end`, each `factor` times the previous one; `end` is the last.
@@ -43,8 +43,8 @@ void name_in_errors(std::string who);
 void add_size(CLI::App& app, const std::string& names, std::uint64_t& size,
               const std::string& about);
 
-/// The named choices, separated by commas; `all` means all of them. In the library's order. Throws
-/// a UsageError that lists the choices.
+/// The named choices, separated by commas; `all` means all of them. They come in the library's
+/// order. Throws a UsageError that lists the choices.
 [[nodiscard]] std::vector<std::string> chosen(std::string_view option, const std::string& names,
                                               const std::vector<Choice>& choices);
 

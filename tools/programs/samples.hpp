@@ -9,7 +9,8 @@
 
 namespace gtopk::programs {
 
-/// Of sorted samples, at least one; `share` runs from 0, the smallest, to 1, the largest.
+/// The quantile of sorted samples, at least one; `share` runs from 0, the smallest, to 1, the
+/// largest.
 [[nodiscard]] double quantile(const std::vector<double>& sorted, double share);
 
 struct Summary {
@@ -26,12 +27,13 @@ struct Link {
   double beta = 0;   ///< seconds per byte
 };
 
-/// alpha is the smallest message's time. beta is the slope over those of 64 KiB and more, by least
-/// squares, or over all if fewer than two are that long: on a shaped link short ones pass within
-/// its bucket, faster than its wire. points: bytes and seconds, ascending, at least two.
+/// alpha is the smallest message's time. beta is the slope, by least squares, over those of 64 KiB
+/// and more, or over all if fewer than two are that long. On a shaped link, short messages fit its
+/// bucket and pass faster than its wire. points: bytes and seconds, ascending, at least two.
 [[nodiscard]] Link fit(const std::vector<std::pair<double, double>>& points);
 
-/// A line for people. A beta that is not positive is no bandwidth: other work on the cores hid it.
+/// A line for people. A beta that is not positive gives no bandwidth: other work on the cores hid
+/// it.
 [[nodiscard]] std::string described(const Link& link);
 
 }  // namespace gtopk::programs

@@ -1,5 +1,5 @@
-// gtopk-allreduce: whether tensor and residuals are what the contract says, bit for bit, and
-// whether all that was selected is still there afterwards.
+// gtopk-allreduce: checks that tensor and residuals are what the contract says, bit for bit, and
+// that all that was selected is still there afterwards.
 #pragma once
 
 #include <cstdint>

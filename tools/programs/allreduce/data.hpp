@@ -19,7 +19,7 @@ namespace gtopk::programs::allreduce {
 /// One rank's gradient, the tensor that is reduced, and its residual.
 struct Tensor {
   Tensor(DataType dtype, std::uint64_t n, std::uint32_t rank);
-  /// The next step's gradient, the same as the last one's.
+  /// Sets the next step's gradient, which is the same as the last one's.
   void refill() { values = gradients; }
 
   std::vector<std::byte> gradients;
@@ -28,7 +28,7 @@ struct Tensor {
   SelectorState state{};
 };
 
-/// The same for the same bytes on every machine.
+/// Equal bytes have equal checksums on every machine.
 [[nodiscard]] std::uint64_t checksum(const std::vector<std::byte>& bytes);
 
 }  // namespace gtopk::programs::allreduce

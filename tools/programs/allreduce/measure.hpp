@@ -1,4 +1,4 @@
-// gtopk-allreduce: one row's steps, timed. It prints nothing.
+// gtopk-allreduce: times one row's steps. It prints nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ namespace gtopk::programs::allreduce {
 
 struct Measurement {
   /// For each step, the seconds of the slowest rank, from its call to its end; all ranks leave a
-  /// barrier before it.
+  /// barrier before each step.
   std::vector<double> seconds;
-  /// Sent by the rank that sends most, in one step, headers included.
+  /// Bytes that the rank that sends most sends per step, headers included.
   double bytes_sent = 0;
   /// Shares of this rank's time, from 0 to 1.
   double select_share = 0;
   double exchange_share = 0;
   double commit_share = 0;
   std::uint64_t checksum = 0;  ///< of this rank's last tensor
-  std::string place;           ///< as of Subject
+  std::string place;           ///< as in Subject
 };
 
 [[nodiscard]] Measurement measure(Job& job, const Setting& setting, const Options& options,

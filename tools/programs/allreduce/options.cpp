@@ -57,7 +57,7 @@ std::vector<std::string> dense_first(std::vector<std::string> names) {
   return names;
 }
 
-/// Empty, or why the library refuses it in any group.
+/// Why the library refuses the setting in any group; empty if it does not.
 std::string refusal(const Setting& setting) {
   try {
     static_cast<void>(sparse_all_reduce(nullptr, nullptr, 0, setting.dtype, setting.sparse));
@@ -85,7 +85,7 @@ void check_sizes(const Options& options) {
   }
 }
 
-/// Everything but the algorithm is equal.
+/// Adds a row for each wire and algorithm; everything else is as in `row`.
 void add_rows(const Options& options, Setting row, Settings& settings) {
   for (const std::string& wire : chosen("--wire", options.wires, wires())) {
     row.sparse.wire = wire;

@@ -1,4 +1,4 @@
-// gtopk-allreduce: what to measure, as the command line says it. It knows no rank.
+// gtopk-allreduce: what to measure, according to the command line. It knows no rank.
 #pragma once
 
 #include <cstdint>

@@ -27,10 +27,11 @@ class Report {
  public:
   explicit Report(const Options& options) : options_(&options) {}
 
-  /// Lines of provenance. This and the other printing functions return false once stdout is closed.
+  /// Prints lines of provenance. This and the other printing functions return false once stdout is
+  /// closed.
   [[nodiscard]] bool begin(const std::vector<std::string>& lines);
   [[nodiscard]] bool add(const Row& row);
-  /// alpha and beta of the job's two kinds of links, after the rows.
+  /// Prints alpha and beta of the job's two kinds of links, after the rows.
   [[nodiscard]] bool end(const Costs& costs);
   [[nodiscard]] std::string json() const { return record_.dump(1); }
 
@@ -38,7 +39,7 @@ class Report {
   [[nodiscard]] std::optional<double> dense_over(const Row& row, double p50);
 
   const Options* options_;
-  std::string automatic_;  ///< printed last
+  std::string automatic_;  ///< as last printed
   nlohmann::json record_;
   /// p50 of dense, by elements and type.
   std::map<std::pair<std::uint64_t, DataType>, double> dense_;

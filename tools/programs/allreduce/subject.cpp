@@ -29,7 +29,7 @@ struct GpuTensor {
   GpuMemory residual;
 };
 
-/// On a GPU; what a step does there is the subclass's.
+/// A subject on a GPU; subclasses define what a step does there.
 class GpuSubject : public Subject {
  public:
   GpuSubject(const Job& job, const Setting& setting, const Device& device)
@@ -73,7 +73,7 @@ class GpuSubject : public Subject {
   PinnedMemory pinned_residual_;
 };
 
-/// Copied to the host and back, for what has no kernel.
+/// Copies tensor and residual to the host and back, for what has no kernel.
 class StagedSubject final : public GpuSubject {
  public:
   using GpuSubject::GpuSubject;
@@ -91,11 +91,11 @@ class StagedSubject final : public GpuSubject {
   [[nodiscard]] std::string place() const override { return "staged"; }
 };
 
-/// How often a step that takes long looks whether its GPU has failed.
+/// How often a long step checks whether its GPU has failed.
 constexpr std::chrono::milliseconds kLook(100);
 
-/// What the kernels of a step work on, on both sides. A step that fails may leave some of it to be
-/// done: the operation's and the launcher's, too.
+/// The memory that the kernels of a step work on, on host and device. A step that fails may leave
+/// work on it pending, also that of the operation and of the launcher.
 struct StepWorkspace {
   StepWorkspace(const Gpu& gpu, const gpu::Step& step, std::shared_ptr<GpuTensor> of)
       : tensor(std::move(of)),
@@ -107,8 +107,8 @@ struct StepWorkspace {
   GpuMemory on_device;
 };
 
-/// What torch's tensors go through (src/gpu/step.hpp), but that results are committed by this
-/// thread when the operation has ended.
+/// Does the same as for torch's tensors (src/gpu/step.hpp), except that this thread commits the
+/// results when the operation has ended.
 class StaysSubject final : public GpuSubject {
  public:
   StaysSubject(const Job& job, const Setting& setting, const Device& device,
@@ -132,7 +132,7 @@ class StaysSubject final : public GpuSubject {
   StaysSubject& operator=(const StaysSubject&) = delete;
   StaysSubject(StaysSubject&&) = delete;
   StaysSubject& operator=(StaysSubject&&) = delete;
-  /// What a step that failed had enqueued still works on this memory.
+  /// Waits: what a failed step had enqueued still works on this memory.
   ~StaysSubject() override { gpu().wait(); }
 
   void step(Job& job, std::optional<std::uint64_t> seed) override {
@@ -153,14 +153,14 @@ class StaysSubject final : public GpuSubject {
       gpu().arrive(input);
     } catch (...) {
       input->arrive(false);
-      ended.wait();  // it reads and writes what this object has
+      ended.wait();  // it reads and writes this object's memory
       device_.watch->forget(watched);
       throw;
     }
     while (ended.wait_for(kLook) != std::future_status::ready) {
       if (failed.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
         const std::string why = failed.get();
-        job.group().abort(why);  // the others hear of it; the input would never come
+        job.group().abort(why);  // tells the other ranks; the input would never come
         ended.wait();
         throw std::runtime_error(why);
       }

@@ -1,5 +1,5 @@
-// gtopk-allreduce: the tensor and residual of one rank, and a step on them, wherever they are: on
-// the host, or on a GPU, where it goes the way of torch's tensors, if there are kernels for it.
+// gtopk-allreduce: the tensor and residual of one rank, and a step on them, on the host or on a
+// GPU. On a GPU it runs as with torch's tensors, if there are kernels for it.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ namespace gtopk::programs::allreduce {
 
 /// A rank's GPU, and the kernels for it; null if they were not built.
 struct Device {
-  /// Throws std::runtime_error, as Gpu does and load_calls() do.
+  /// Throws std::runtime_error, as Gpu and load_calls() do.
   explicit Device(std::uint32_t number);
 
   Gpu gpu;
   const cuda::Calls* kernels;
-  // If there are kernels.
+  // Both are set if there are kernels.
   std::unique_ptr<gtopk::gpu::Watch> watch;
   std::unique_ptr<gtopk::gpu::Launcher> launcher;
 };
@@ -38,13 +38,15 @@ class Subject {
   Subject& operator=(Subject&&) = delete;
   virtual ~Subject() = default;
 
-  /// The next step's gradient, the same as the last one's.
+  /// Sets the next step's gradient, which is the same as the last one's.
   virtual void refill() { host_.refill(); }
-  /// One step; returns when tensor and residual have its result. `seed` as of SparseOptions.
+  /// Does one step; returns when tensor and residual have its result. `seed` is as in
+  /// SparseOptions.
   virtual void step(Job& job, std::optional<std::uint64_t> seed);
   /// Tensor and residual, where the host can read them.
   [[nodiscard]] virtual const Tensor& fetched() { return host_; }
-  /// Where the step is done: "host"; "device"; "staged", if all that is on a GPU is copied.
+  /// Where the step is done: "host"; "device"; "staged", if all that is on a GPU is copied to the
+  /// host and back.
   [[nodiscard]] virtual std::string place() const { return "host"; }
 
  protected:
@@ -57,7 +59,7 @@ class Subject {
   Tensor host_;
 };
 
-/// device: null for the host's memory; it outlives the subject.
+/// device: null for the host's memory; it must outlive the subject.
 [[nodiscard]] std::unique_ptr<Subject> subject(const Job& job, const Setting& setting,
                                                const Device* device);
 

@@ -9,7 +9,7 @@
 
 namespace gtopk::programs::info {
 
-/// A sentence each: what was found, and what would be better.
+/// Each sentence says what was found, and what would be better.
 [[nodiscard]] std::vector<std::string> advice(const Machine& machine);
 
 }  // namespace gtopk::programs::info

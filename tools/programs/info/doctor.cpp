@@ -35,7 +35,8 @@ using Clock = std::chrono::steady_clock;
 
 /// A link that has not moved a message within this time does not work.
 constexpr nanoseconds kLongestMessage = std::chrono::seconds(10);
-/// On top of the messages: both sides start UCX, and closing takes 5 s if the other side is gone.
+/// Time on top of that of the messages: both sides start UCX, and closing takes 5 s if the other
+/// side is gone.
 constexpr nanoseconds kAround = std::chrono::seconds(15);
 
 constexpr std::uint64_t kShort = 8;
@@ -70,8 +71,8 @@ Member member_from(const json& fields) {
           .ipc = fields.at(5)};
 }
 
-/// What one rank of a pair has measured: the lower rank the latency and the way forth, the other
-/// one the way back.
+/// What one rank of a pair has measured: the lower rank the latency and the bandwidth forth, the
+/// other one the bandwidth back.
 struct Half {
   std::string transports{};
   double latency = 0;
@@ -151,8 +152,8 @@ class Doctor {
 
   [[nodiscard]] nanoseconds link_limit() const { return std::min(timeout_, kLongestMessage); }
 
-  /// Returns on all ranks once rank 0 has collected the last round's results, with the ranks that
-  /// have not answered so far: asking them again would cost every round its whole timeout.
+  /// Returns on all ranks once rank 0 has collected the last round's results. All ranks then know
+  /// which have not answered so far: asking them again would cost every round its whole timeout.
   void begin_together(std::size_t round) {
     const std::string key = fmt::format("doctor/round/{}", round);
     if (rank() == 0) {
@@ -207,7 +208,7 @@ class Doctor {
     store_->set(key_of(pair, rank()), fields.dump(-1, ' ', false, json::error_handler_t::replace));
   }
 
-  /// Nothing if the rank does not answer in time.
+  /// Returns nullopt if the rank does not answer in time.
   std::optional<Half> half_of(const Pair& pair, std::uint32_t rank, Clock::time_point until) {
     const nanoseconds left = std::max<nanoseconds>(until - Clock::now(), nanoseconds{0});
     const auto text = store_->find(key_of(pair, rank), left);

@@ -53,7 +53,7 @@ Cells bandwidths(const Examined& job) {
   return cells;
 }
 
-/// Over links between different hosts; nothing if there are too few.
+/// The median over links between different hosts; nullopt if there are too few.
 std::optional<double> median_of(const Cells& cells) {
   std::vector<double> values;
   for (const auto& [hosts, value] : cells) {
@@ -91,7 +91,7 @@ void about_links(const Examined& job, Sentences& said) {
   }
 }
 
-/// Containers of one machine that do not share all that they could.
+/// Reports containers of one machine that do not share all that they could.
 void about_containers(const Examined& job, Sentences& said) {
   for (std::uint32_t a = 0; a < job.hosts.size(); ++a) {
     const Member& first = job.members[job.hosts[a].ranks.front()];
@@ -123,7 +123,7 @@ void about_containers(const Examined& job, Sentences& said) {
   }
 }
 
-/// Lists of one step of `gtopk` that follow one another over the busiest host's link.
+/// How many lists of one step of `gtopk` cross the busiest host's link, one after another.
 std::uint32_t lists_unplaced(const engine::HostMap& hosts) {
   const collectives::Routes routes(hosts);
   std::uint32_t lists = 2 * routes.fold().crossing;
@@ -133,13 +133,13 @@ std::uint32_t lists_unplaced(const engine::HostMap& hosts) {
   return lists;
 }
 
-/// The same of `gtopk-placed`, in which a host's first rank speaks for the host.
+/// The same for `gtopk-placed`, in which a host's first rank represents the host.
 std::uint32_t lists_placed(const engine::HostMap& hosts) {
   const collectives::Tree tree(hosts.hosts());
   return tree.rounds() + (tree.folds(0) ? 2 : 0);
 }
 
-/// Hosts of several ranks, of which one list could cross where several do.
+/// Reports hosts of several ranks that could send one list over the link instead of several.
 void about_placement(const Examined& job, Sentences& said) {
   if (job.hosts.size() < 2 || !absent(job).empty()) {
     return;

@@ -1,4 +1,4 @@
-// gtopk-info --doctor: what the tests of all pairs say together. Pure functions of the
+// gtopk-info --doctor: what the tests of all pairs show together. Pure functions of the
 // measurements.
 #pragma once
 
@@ -38,7 +38,7 @@ struct Examined {
 
 /// Ranks that have not come.
 [[nodiscard]] std::vector<std::uint32_t> absent(const Examined& job);
-/// What failed, a sentence each.
+/// What failed, in a sentence each.
 [[nodiscard]] std::vector<std::string> failures(const Examined& job);
 /// What works but could be better.
 [[nodiscard]] std::vector<std::string> findings(const Examined& job);

@@ -32,7 +32,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The parent prints each line; what ends without one was under way.
+/// The parent prints each complete line; a line that is not complete names what was under way.
 void print(const std::string& text) {
   static_cast<void>(std::fputs(text.c_str(), stdout));
   static_cast<void>(std::fflush(stdout));
@@ -52,7 +52,7 @@ bool test_waits(const gpu::Driver& driver) {
   print("  stream waits: ");
   void* memory = nullptr;
   driver.check(driver.allocate_pinned(&memory, sizeof(std::uint32_t), 0), "give pinned memory");
-  auto& flag = *new (memory) std::atomic<std::uint32_t>(0);  // as long as the process
+  auto& flag = *new (memory) std::atomic<std::uint32_t>(0);  // lives as long as the process
   try {
     const auto start = Clock::now();
     gpu::test_waits(driver, new_stream(driver), flag, 1, gpu::kWaitTrips);
@@ -116,7 +116,7 @@ int test_here() {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-/// How the child ended, or that it was killed for its silence; empty for an exit code.
+/// How the child ended, or that it was killed for its silence; empty if it gave an exit code.
 std::string end_of(pid_t child, bool in_time, std::chrono::nanoseconds limit, int& code) {
   if (!in_time) {
     kill(child, SIGKILL);
@@ -134,7 +134,8 @@ std::string end_of(pid_t child, bool in_time, std::chrono::nanoseconds limit, in
                              : std::string();
 }
 
-/// Prints the lines that come; the rest of one is what is left. False if nothing comes for so long.
+/// Prints the lines that come, and keeps an incomplete one in `left`. Returns false if nothing
+/// comes within `limit`.
 bool pass_on(int from, std::chrono::nanoseconds limit, std::string& left) {
   const auto all = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
   const int wait =
@@ -183,7 +184,7 @@ int test_gpus(std::chrono::nanoseconds limit) {
     }
     close(pipe_ends[0]);
     close(pipe_ends[1]);
-    _exit(test_here());  // nothing of the driver's is taken down; errors go to stderr as usual
+    _exit(test_here());  // the driver is not shut down; errors go to stderr as usual
   }
   close(pipe_ends[1]);
   std::string left;

@@ -6,8 +6,9 @@
 namespace gtopk::programs::info {
 
 /// Prints a line for each GPU and element type, and for each call that is not as on the CPU. All of
-/// it in a child process, so that a crash is reported, too; it is killed if it prints nothing for
-/// so long. Returns the exit code: kFailed if anything is wrong. No driver may be loaded before.
+/// it runs in a child process, so that a crash is reported, too. The child is killed if it prints
+/// nothing for `limit`. Returns the exit code: kFailed if anything is wrong. No driver may have
+/// been loaded before.
 [[nodiscard]] int test_gpus(std::chrono::nanoseconds limit);
 
 }  // namespace gtopk::programs::info

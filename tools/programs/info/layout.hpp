@@ -23,7 +23,7 @@ namespace gtopk::programs::info {
 [[nodiscard]] nlohmann::json layout_json(const topology::Topology& machine);
 [[nodiscard]] nlohmann::json layout_json(const topology::Plan& plan, const std::string& binding);
 
-/// gtopk-info --topology: the plan of each of so many ranks on another machine; 0: one per GPU.
+/// gtopk-info --topology: the plan of each of `ranks` ranks on another machine; 0: one per GPU.
 /// job: what the environment says about interfaces and GPUs.
 [[nodiscard]] std::vector<std::string> planned_elsewhere(const topology::Topology& machine,
                                                          topology::JobPlace job,

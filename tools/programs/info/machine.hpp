@@ -45,11 +45,11 @@ struct Machine {
   std::vector<std::string> ucx_libraries{};  ///< paths of every libucp in this process
   bool ucx_has_rdma = false;                 ///< libuct_ib lies beside the first of them
   topology::Topology topology{};
-  topology::JobPlace place{};  ///< of this rank on its host
-  topology::Plan plan{};       ///< of that rank
+  topology::JobPlace place{};  ///< this rank's on its host
+  topology::Plan plan{};       ///< that rank's
 };
 
-/// Call it after UCX was loaded.
+/// Call it after UCX has been loaded.
 [[nodiscard]] Machine this_machine();
 
 }  // namespace gtopk::programs::info

@@ -1,5 +1,6 @@
-// gtopk-pingpong: what messages are sent from and received into: the host's memory, or a GPU's. A
-// GPU's goes through pinned memory, as with tensors (docs/devices.md), or to the network as it is.
+// gtopk-pingpong: the memory that messages are sent from and received into, the host's or a GPU's.
+// A GPU's goes through pinned memory, as with tensors (docs/devices.md), or directly to the
+// network.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +14,25 @@
 
 namespace gtopk::programs::pingpong {
 
-/// One message's bytes. Slots number the messages that are in flight at once: they have equal
-/// bytes, so that slots share all but pinned memory.
+/// One message's bytes. Slots number the messages that are in flight at once. These have equal
+/// bytes, so slots share all but pinned memory.
 class MessageBuffer {
  public:
-  /// gpu: null for the host's memory. in_place: the network gets the GPU's.
+  /// gpu: null for the host's memory. in_place: the network gets the GPU's memory.
   MessageBuffer(const Gpu* gpu, std::uint64_t bytes, std::uint32_t slots, bool in_place);
 
-  /// What the host writes before store(), and reads after fetch(): a copy, if a GPU has the bytes.
+  /// What the host writes before store(), and reads after fetch(): it is a copy if a GPU has the
+  /// bytes.
   [[nodiscard]] std::span<std::byte> content() const;
   void store() const;
   void fetch() const;
 
-  /// What to send; copied from the GPU first, which this waits for.
+  /// What to send. If it is copied from the GPU first, this waits for the copy.
   [[nodiscard]] ConstBytes outgoing(std::uint32_t slot) const;
   /// Where to receive.
   [[nodiscard]] Bytes incoming(std::uint32_t slot) const;
-  /// Messages were received in the first so many slots: copies them to the GPU, and waits for it.
+  /// Call it when messages were received in the first `slots` slots: copies them to the GPU, and
+  /// waits for that.
   void arrived(std::uint32_t slots) const;
 
  private:

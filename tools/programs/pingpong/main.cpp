@@ -23,7 +23,7 @@
 namespace gtopk::programs::pingpong {
 namespace {
 
-/// The other rank's answer to the same question.
+/// Returns the other rank's answer to the same question.
 std::string exchanged(const Ends& ends, const char* what, const std::string& mine) {
   const auto key = [&](std::uint32_t rank) { return fmt::format("{} of rank {}", what, rank); };
   ends.store->set(key(ends.environment.rank), mine);
@@ -115,7 +115,7 @@ std::unique_ptr<Gpu> gpu_of(const Ends& ends, const Plan& plan) {
   return gpu;
 }
 
-/// All sizes over one layer. False once stdout is closed.
+/// Runs all sizes over one layer. Returns false once stdout is closed.
 bool play(Wire& wire, const std::string& layer, const Plan& plan, Report* report, const Gpu* gpu,
           std::uint64_t& wrong) {
   Player player(wire, plan, report != nullptr, gpu);

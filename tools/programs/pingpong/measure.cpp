@@ -23,7 +23,7 @@ std::byte pattern(std::uint64_t seed, std::uint64_t i) {
 void Player::reserve(std::uint64_t bytes) {
   const std::uint32_t slots = plan_->mode == "bw" ? plan_->window : 1;
   const bool in_place = gpu_ != nullptr && wire_->takes(gpu_->memory().kind, bytes);
-  sent_.reset();  // before the next, so that there is never both
+  sent_.reset();  // before the new ones, so that both never exist at once
   received_.reset();
   bytes_ = bytes;
   sent_ = std::make_unique<MessageBuffer>(gpu_, bytes, slots, in_place);
@@ -117,7 +117,7 @@ std::uint64_t Player::check() {
   return wrong + their_count;
 }
 
-/// There and back, so that no rank leaves before the other has heard from it.
+/// Messages go there and back, so that no rank leaves before the other has heard from it.
 bool Player::agree(bool value) {
   std::array<std::byte, 1> flag{value ? std::byte{1} : std::byte{0}};
   std::array<std::byte, 1> answer{};

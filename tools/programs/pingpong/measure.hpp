@@ -16,7 +16,7 @@ namespace gtopk::programs::pingpong {
 /// One of the two ranks.
 class Player {
  public:
-  /// gpu: which has the messages; null for the host.
+  /// gpu: the one that has the messages; null for the host.
   Player(Wire& wire, const Plan& plan, bool measures, const Gpu* gpu = nullptr)
       : wire_(&wire), plan_(&plan), measures_(measures), gpu_(gpu) {}
 

@@ -18,7 +18,7 @@ using transport::Status;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kClosing{5};
-/// Parts of one message, as distinguished by tags.
+/// The most parts of one message; tags distinguish them.
 constexpr std::uint64_t kParts = 4096;
 
 class MessageWire final : public Wire {
@@ -119,7 +119,7 @@ class MessageWire final : public Wire {
 
   std::uint64_t chunk_;
   std::chrono::nanoseconds timeout_;
-  std::deque<Request> requests_;  // before the transport, which may use them until it closes
+  std::deque<Request> requests_;  // outlives the transport, which may use them until it closes
   std::size_t used_ = 0;
   std::unique_ptr<transport::Transport> transport_;
   PeerId peer_ = 0;

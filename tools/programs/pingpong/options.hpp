@@ -1,4 +1,4 @@
-// gtopk-pingpong: what to measure, as the command line says it. It knows no network.
+// gtopk-pingpong: what to measure, according to the command line. It knows no network.
 #pragma once
 
 #include <cstdint>

@@ -28,14 +28,14 @@ class Report {
   [[nodiscard]] bool begin(const std::vector<std::string>& lines);
   [[nodiscard]] bool line(const std::string& text) const;
   [[nodiscard]] bool add(const Row& row);
-  /// alpha and beta of each layer, for --mode lat and exchange.
+  /// Prints alpha and beta of each layer, for --mode lat and exchange.
   [[nodiscard]] bool end();
   [[nodiscard]] std::string json() const { return record_.dump(1); }
 
  private:
   const Plan* plan_;
   nlohmann::json record_;
-  /// By layer: bytes and p50.
+  /// Bytes and p50 of each row, by layer.
   std::map<std::string, std::vector<std::pair<double, double>>> points_;
 };
 

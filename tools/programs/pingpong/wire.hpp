@@ -47,7 +47,7 @@ struct Ends {
 /// The transport, progressed by the calling thread as in the engine's loop: progress, then yield.
 /// chunk: bytes of a part; 0: whole messages.
 [[nodiscard]] std::unique_ptr<Wire> message_wire(const Ends& ends, std::uint64_t chunk);
-/// send() and recv() of a group. gpu: whose memory messages may lie in, or null.
+/// send() and recv() of a group. gpu: the one whose memory messages may lie in, or null.
 [[nodiscard]] std::unique_ptr<Wire> call_wire(const Ends& ends, const Gpu* gpu);
 
 }  // namespace gtopk::programs::pingpong
