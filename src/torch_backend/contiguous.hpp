@@ -33,7 +33,6 @@ struct Contiguous {
   [[nodiscard]] bool is_staged() const {
     return !tensor.device().is_cpu() && memory.device().is_cpu();
   }
-  [[nodiscard]] bool is_in_place() const { return !memory.device().is_cpu(); }
   /// Elements of this type; see type_to_move() for those that are only moved.
   [[nodiscard]] Buffer buffer(DataType dtype) const;
   [[nodiscard]] ConstBuffer read(DataType dtype) const;

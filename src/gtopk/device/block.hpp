@@ -194,15 +194,15 @@ GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spar
 
 /// Replaces each of numbers[0, count), in the device's memory, with the sum of those before it;
 /// sets numbers[count] to the sum of all, and returns it. Runs as one block, whose threads each add
-/// up a run. limit(sum) caps the sum of a thread's run.
-template <class Block, class Shared, class Number, class Limit>
-GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers, std::uint64_t count,
-                                Limit limit) {
+/// up a run.
+template <class Block, class Shared, class Number>
+GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers,
+                                std::uint64_t count) {
   const std::uint64_t run = (count + kThreads - 1) / kThreads;
   block.each([&](unsigned thread) {
     Number sum{};
     for (std::uint64_t i = thread * run; i < least((thread + 1) * run, count); ++i) {
-      sum = limit(sum + numbers[i]);
+      sum = sum + numbers[i];
     }
     shared.sums[thread] = sum;
   });
@@ -219,20 +219,6 @@ GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers, s
     }
   });
   return all;
-}
-
-template <class Block, class Shared, class Number>
-GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers,
-                                std::uint64_t count) {
-  return sum_up(block, shared, numbers, count, [](const Number& sum) { return sum; });
-}
-
-/// The same for numbers of at most `most`; 256 times `most` must not wrap around. A thread's sum
-/// stays at `most` once it gets there, whatever else is added.
-template <class Block, class Shared>
-GTOPK_HOST_DEVICE std::uint64_t sum_up_to(Block& block, Shared& shared, std::uint64_t* numbers,
-                                          std::uint64_t count, std::uint64_t most) {
-  return sum_up(block, shared, numbers, count, [=](std::uint64_t sum) { return least(sum, most); });
 }
 
 /// Marks elements of a tile, and counts the marked ones before each, so that they are written in

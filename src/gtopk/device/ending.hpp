@@ -32,24 +32,6 @@ struct InTurn {
   }
 };
 
-/// Runs `wide` in all blocks and `one`, a kernel of one block, in the first of them, in any order.
-template <class Wide, class One>
-struct WithOne {
-  using Shared = SharedInTurn<Wide, One>;
-
-  Wide wide;
-  One one;
-
-  template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
-    wide(block, shared.first);
-    if (block.number() == 0) {
-      Block alone = block.alone();
-      one(alone, shared.second);
-    }
-  }
-};
-
 /// Runs `wide` in all blocks, then `last`, a kernel of one block, in the block that ends last.
 template <class Wide, class Last>
 struct WithLast {

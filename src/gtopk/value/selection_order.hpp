@@ -44,11 +44,4 @@ template <class Value>
   return key < MagnitudeKey<Value>::kInfinity;
 }
 
-/// Whether entry a comes before entry b in the selection order.
-template <class KeyType, class Index>
-[[nodiscard]] GTOPK_HOST_DEVICE inline bool precedes(KeyType key_a, Index index_a, KeyType key_b,
-                                                     Index index_b) {
-  return key_a > key_b || (key_a == key_b && index_a < index_b);
-}
-
 }  // namespace gtopk::sparse

@@ -169,16 +169,6 @@ TEST(OneLaunch, HasNoMoreBlocksThanParts) {
   EXPECT_EQ(device::blocks_for(executor, 8), 7U);
 }
 
-TEST(OneLaunch, HasAnotherKernelBesideIt) {
-  HostExecutor executor(3, 5);
-  std::uint64_t sum = 0;
-  std::uint64_t other = 17;
-  std::vector<std::uint64_t> taken;
-  executor.launch(5, device::WithOne{AddNumbers{&sum}, TakeSum{&other, &taken}});
-  EXPECT_EQ(sum, 15U);
-  EXPECT_EQ(taken, std::vector<std::uint64_t>{17});
-}
-
 TEST(EachLoaded, LoadsOnlyWhatTheSameThreadVisits) {
   for (const unsigned size : {1U, 255U, 257U, 600U, 2047U, 2049U, 4095U}) {
     for (unsigned thread = 0; thread < device::kThreads; ++thread) {

@@ -49,13 +49,5 @@ TYPED_TEST(SelectionOrderTest, OnlyFiniteValuesHaveFiniteKeys) {
   }
 }
 
-TYPED_TEST(SelectionOrderTest, EqualMagnitudesGoByIndex) {
-  const auto key = magnitude_key(TypeParam{3});
-  EXPECT_TRUE(precedes(key, 4U, key, 5U));
-  EXPECT_FALSE(precedes(key, 5U, key, 4U));
-  EXPECT_FALSE(precedes(key, 4U, key, 4U));
-  EXPECT_TRUE(precedes(magnitude_key(TypeParam{-4}), 9U, key, 0U));
-}
-
 }  // namespace
 }  // namespace gtopk::sparse
