@@ -3,7 +3,7 @@
 # GTOPK_CUDA_MISSING, why not.
 #
 # The compiler is the toolkit that CUDAToolkit_ROOT or CUDACXX names; else that among the wheels of
-# Python, which requirements/base.txt pins; else one in PATH. So whoever names none builds the same
+# Python, which requirements/core.txt pins; else one in PATH. So whoever names none builds the same
 # kernels everywhere.
 #
 # nvcc is called by commands of our own and not as a language of CMake's: that would try it out at
