@@ -67,6 +67,7 @@ def test_skewed_ranks_read_other_topics():
     assert not torch.equal(ones, others)
 
 
+@pytest.mark.long
 @pytest.mark.loopback
 def test_runs_are_lines_that_are_not_repeated(tmp_path):
     into = tmp_path / "runs.jsonl"

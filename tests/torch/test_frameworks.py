@@ -30,7 +30,7 @@ RUNS = {
     "submitit": ((), NETWORK),
 }
 # Fabric makes its DDP as Lightning does, and submitit only starts ranks.
-LONG = {"fabric", "submitit"}
+LONG = {"accelerate", "fabric", "submitit"}
 
 
 def test_every_script_of_the_pages_is_run_and_compiles():

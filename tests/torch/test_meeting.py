@@ -14,6 +14,7 @@ pytestmark = pytest.mark.loopback
 GROUPS = 5000  # a process can be in 4,096 at once
 
 
+@pytest.mark.long
 def test_ranks_meet_though_one_died_twice_before_it_met(tmp_path: pathlib.Path):
     program = tmp_path / "restarts.py"
     # One write per line: print() may make several, and the ranks share the output.

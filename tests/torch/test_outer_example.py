@@ -13,6 +13,7 @@ from ranks import environment
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "outer" / "train.py"
 
 
+@pytest.mark.long
 @pytest.mark.loopback
 def test_the_example_reports_loss_bytes_and_rounds() -> None:
     """Of 20 steps the first 4 are dense: four rounds of four steps are left."""

@@ -260,7 +260,9 @@ def check_a_replica_that_was_given_up_on_comes_back(me: Rank) -> None:
     group.shutdown()
 
 
-@pytest.mark.parametrize("networks", ["tcp,self", "posix,sysv,self"])
+@pytest.mark.parametrize(
+    "networks", ["tcp,self", pytest.param("posix,sysv,self", marks=pytest.mark.long)]
+)
 def test_a_stopped_replica(networks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UCX_TLS", networks)
     with RankSet(3, joins=False) as ranks:

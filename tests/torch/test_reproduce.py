@@ -36,14 +36,9 @@ def test_pages_are_those_of_the_committed_records(entry, tmp_path):
         assert (tmp_path / drawn).read_text() == (RESULTS / drawn).read_text()
 
 
+@pytest.mark.long
 @pytest.mark.loopback
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("bytes", "theorem1")),
-        "where-it-pays",
-    ],
-)
+@pytest.mark.parametrize("name", ["bytes", "theorem1", "where-it-pays"])
 def test_entry_runs_and_does_not_repeat_what_has_a_record(name, tmp_path):
     command = [sys.executable, str(ROOT / "tools" / "reproduce"), "--quick", name]
     for _ in range(2):

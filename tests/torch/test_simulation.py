@@ -210,6 +210,7 @@ def test_every_method_trains_on_digits(name):
     assert (sent < 0.8 * dense) == (name != "dense")
 
 
+@pytest.mark.long
 @pytest.mark.loopback
 def test_simulated_ranks_repeat_real_ones(tmp_path):
     into = tmp_path / "runs.jsonl"
