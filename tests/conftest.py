@@ -6,8 +6,9 @@ import pytest
 
 # These run with one torch alone: tests of tools, the wheel, the lab, frameworks and the tests
 # themselves, of arithmetic, of arguments and their errors, of processes that start, wait and end,
-# and of the core behind tensors and a store. All others go through torch's collectives, DDP, FSDP,
-# DTensor, optimizers, scalers, Works, futures or streams, and run with the newest torch too.
+# of devices, and of the core behind tensors and a store; and those that show more of what others
+# show of DDP and FSDP. All others go through torch's collectives, DDP, FSDP, compiler, optimizers,
+# scalers, Works or futures, and run with the newest torch too.
 ONCE = {
     "test_adaptive",
     "test_advise",
@@ -15,16 +16,20 @@ ONCE = {
     "test_alone",
     "test_arguments",
     "test_callback_chains",
+    "test_callbacks",
+    "test_checkpoints",
     "test_checks",
     "test_choices",
     "test_clipping",
     "test_convergence",
     "test_coo",
     "test_count_tests",
+    "test_ddp_habits",
     "test_dense_coded",
     "test_device",
     "test_device_acc",
     "test_device_driver",
+    "test_device_dtensor",
     "test_device_faults",
     "test_device_messages",
     "test_device_outer",
@@ -32,13 +37,19 @@ ONCE = {
     "test_device_queues",
     "test_device_self_test",
     "test_device_steps",
+    "test_device_training",
     "test_diagnosis",
     "test_digits",
     "test_exchange_errors",
     "test_flow_control",
     "test_forks",
     "test_frameworks",
+    "test_fsdp_parts",
+    "test_fsdp_saved",
+    "test_fsdp_types",
+    "test_fsdp_unused",
     "test_gpu_check",
+    "test_habits",
     "test_hosts",
     "test_install",
     "test_interrupts",
@@ -87,12 +98,11 @@ ONCE = {
     "test_units",
     "test_updates",
     "test_wheel",
+    "test_wrappers",
 }
 WITH_EVERY_TORCH = {
-    "test_a_spawned_child_finds_it_too",
     "test_by_name_torch_finds_it_without_autoloading",
     "test_the_backend_is_found_without_an_import",
-    "test_torch_meets_on_hosts_with_ipv6_alone",
     "test_torchrun_runs_a_training",
     "test_without_autoloading_an_import_registers_it",
 }

@@ -33,7 +33,7 @@ def check_density_one_trains_as_dense(me: Rank) -> None:
     for algorithm in algorithms():
         sparse, plain = Training(me.rank), Training(me.rank, group=gloo())
         sparse.hooked(**share(algorithm, 1.0), algorithm=algorithm, unit=SMALL_UNITS)
-        for _ in range(10):
+        for _ in range(5):
             sparse.step()
             plain.step()
         torch.testing.assert_close(flat(sparse.model), flat(plain.model), rtol=1e-4, atol=1e-5)

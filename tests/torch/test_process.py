@@ -201,6 +201,7 @@ def check_fifty_rounds(me: Rank) -> None:
     assert held() == after_first, (after_first, held())
 
 
+@pytest.mark.long
 def test_fifty_inits_and_destroys_leave_nothing_behind():
     before = set(os.listdir("/dev/shm"))
     with RankSet(2, joins=False) as ranks:
@@ -254,7 +255,11 @@ def broken_install(folder: pathlib.Path, library: str | None) -> dict[str, str]:
     ("library", "said"),
     [
         (None, r"no library for torch \S+; available for: none"),
-        ("not a library", r"the library _torch_\d_\d+\.so cannot be loaded"),
+        pytest.param(
+            "not a library",
+            r"the library _torch_\d_\d+\.so cannot be loaded",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["missing", "not a library"],
 )
