@@ -34,7 +34,7 @@ add_compile_options(-ffp-contract=off -fno-math-errno)
 if(GTOPK_SANITIZER STREQUAL "address")
   # vptr looks at memory through a pipe, and fails where a test leaves no descriptor for one. The
   # three others check each access to a member, which is a third of what the core takes to compile;
-  # of what they find AddressSanitizer sees all but misaligned accesses.
+  # AddressSanitizer sees most of what they find, but no misaligned access.
   add_compile_options(-fsanitize=address,undefined
                       -fno-sanitize=vptr,null,object-size,alignment -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
