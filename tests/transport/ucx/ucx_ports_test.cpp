@@ -6,6 +6,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #include <cstdint>
 #include <cstdlib>
@@ -60,6 +63,14 @@ bool accepts(std::uint16_t port) {
   return connected;
 }
 
+/// A UCX worker that cannot have its port leaves its record of the interface behind (1.22, 616 bytes).
+/// A suppression would not find it: the stack ends at UCX's calloc, for want of frame pointers.
+class LeaksOfUcx {
+#if defined(__SANITIZE_ADDRESS__)
+  __lsan::ScopedDisabler off_;
+#endif
+};
+
 transport::UcxOptions over_loopback() {
   return {.settings = {{"TLS", "tcp,self"}, {"NET_DEVICES", "lo"}}};
 }
@@ -82,6 +93,7 @@ TEST(UcxPorts, ThatOthersHaveAreAnErrorThatNamesThem) {
   const TakenPort taken;
   setenv(kPorts, fmt::format("{0}-{0}", taken.number()).c_str(), 1);
   try {
+    [[maybe_unused]] const LeaksOfUcx unseen;
     static_cast<void>(transport::make_ucx_transport(over_loopback()));
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
