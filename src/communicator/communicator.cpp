@@ -31,17 +31,18 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
   if (!process_) {
     throw Error(
         ErrorKind::kInvalidArgument,
-        fmt::format("group '{}': a process is needed (Process::start()), and none was given",
+        fmt::format("group '{}': a process is needed (Process::start()), but none was given",
                     meeting.name));
   }
   process_->check_not_forked();
   if (meeting.rank >= meeting.size) {
-    throw Error(ErrorKind::kInvalidArgument, fmt::format("group '{}': rank {} of {} ranks",
-                                                         meeting.name, meeting.rank, meeting.size));
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("group '{}': rank {} is out of range for {} ranks", meeting.name,
+                            meeting.rank, meeting.size));
   }
   if (meeting.size > 1 && !directory_) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("group '{}': {} ranks need a directory to meet in, and none was given",
+                fmt::format("group '{}': {} ranks need a directory to meet in, but none was given",
                             meeting.name, meeting.size));
   }
   engine::EngineThread& thread = *process_->thread_;

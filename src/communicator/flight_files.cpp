@@ -44,8 +44,8 @@ FlightFiles::FlightFiles(const FlightFilesSpec& spec, const std::string& file,
       record_(std::move(record)),
       wake_(eventfd(0, EFD_CLOEXEC)) {
   if (!wake_) {
-    throw Error(ErrorKind::kTransport,
-                "the flight recorder has no eventfd: " + std::generic_category().message(errno));
+    throw Error(ErrorKind::kTransport, "the flight recorder could not create an eventfd: " +
+                                           std::generic_category().message(errno));
   }
   thread_ = transport::start_thread("gtopk-flight", [this] { loop(); });
   if (spec_.signal != 0) {

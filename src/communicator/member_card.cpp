@@ -16,8 +16,8 @@ MemberCard decode(const std::string& bytes, const Presence& self, std::size_t ra
                                  bytes);
   if (const std::uint64_t version = reader.number(); version != kVersion) {
     throw Error(ErrorKind::kBootstrap,
-                fmt::format("group '{}': rank {} has a card of version {}, rank {} one of version "
-                            "{}: install the same gtopk on every host",
+                fmt::format("group '{}': rank {} has a card of version {}, but rank {} has one of "
+                            "version {}: install the same gtopk on every host",
                             self.group, rank, version, self.rank, kVersion));
   }
   MemberCard card;
@@ -55,8 +55,8 @@ std::vector<MemberCard> read_cards(std::span<const std::string> cards, const Pre
   }
   if (cards[self.rank] != self.card) {
     throw Error(ErrorKind::kBootstrap,
-                fmt::format("group '{}': the directory gave rank {} ({}) the card of another "
-                            "process as its own: are two started with the same rank?",
+                fmt::format("group '{}': the directory gave rank {} ({}) another process's card "
+                            "as its own: were two processes started with the same rank?",
                             self.group, self.rank, self.process));
   }
   std::vector<MemberCard> members;
