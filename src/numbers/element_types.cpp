@@ -34,8 +34,9 @@ std::size_t size_of(DataType type) {
 std::size_t bytes_of(std::uint64_t elements, DataType dtype) {
   const std::size_t size = std::max(size_of(dtype), std::size_t{1});
   if (elements > std::numeric_limits<std::size_t>::max() / size) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("no memory holds {} elements of {}", elements, name_of(dtype)));
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("{} elements of {} do not fit in any memory", elements, name_of(dtype)));
   }
   return elements * size;
 }
@@ -44,7 +45,7 @@ std::uint64_t elements_in(std::size_t bytes, DataType dtype) {
   const std::size_t size = std::max(size_of(dtype), std::size_t{1});
   if (bytes % size != 0) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("{} bytes hold no whole number of elements of {}, of {} bytes each",
+                fmt::format("{} bytes are not a whole number of elements of {}, of {} bytes each",
                             bytes, name_of(dtype), size));
   }
   return bytes / size;
@@ -79,7 +80,7 @@ std::uint64_t selection_size(std::uint64_t d, double density) {
 std::uint64_t selection_size(std::uint64_t d, double density, std::uint64_t block) {
   if (block == 0) {
     throw Error(ErrorKind::kInvalidArgument,
-                "the selection's blocks have 0 elements: at least 1 is expected");
+                "the selection's blocks have 0 elements, expected at least 1");
   }
   const std::uint64_t whole = d / block;
   const std::uint64_t of_whole = whole == 0 ? 0 : whole * selection_size(block, density);

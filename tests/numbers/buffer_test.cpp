@@ -57,7 +57,7 @@ TEST(Buffer, OfElementsInNoMemoryIsRefused) {
 
 TEST(SelectionSize, OfBlocksOfNoElementsIsRefused) {
   EXPECT_EQ(refusal_of([] { static_cast<void>(selection_size(9, 0.5, 0)); }),
-            "the selection's blocks have 0 elements: at least 1 is expected");
+            "the selection's blocks have 0 elements, expected at least 1");
 }
 
 TEST(Buffer, ConvertsFromRangesOfTheHosts) {
@@ -111,7 +111,7 @@ TEST(Buffer, HoldsWholeElements) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
     EXPECT_EQ(std::string(error.what()),
-              "10 bytes hold no whole number of elements of int32, of 4 bytes each");
+              "10 bytes are not a whole number of elements of int32, of 4 bytes each");
   }
 }
 
