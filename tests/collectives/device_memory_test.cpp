@@ -329,8 +329,8 @@ TEST(BuffersOfACall, AreOfOneType) {
               return sparse_all_reduce(other, Buffer(other.data(), 7, DataType::kFloat32),
                                        {.k = 3});
             }),
-            "sparse_all_reduce of 5000 elements of float32 expected a residual of as many of "
-            "float32; seen: 7 of float32");
+            "sparse_all_reduce of 5000 elements of float32 expected a residual of as many "
+            "elements of float32; seen: 7 of float32");
 }
 
 }  // namespace

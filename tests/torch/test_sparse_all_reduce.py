@@ -276,7 +276,7 @@ def check_what_was_delivered_is_noted_beside(me: Rank) -> None:
     for wrong in ([values], [values, values], [indices[:7], values], [indices[::2], values[::2]]):
         with pytest.raises(ValueError, match="noted in two contiguous tensors"):
             call([tensor], wrong)
-    with pytest.raises(ValueError, match="delivers up to 8 entries; there is room to note 7"):
+    with pytest.raises(ValueError, match="up to 8 entries, but there is room to record only 7"):
         call([tensor], [indices[:7], values[:7]])
     works_on(me)
 

@@ -63,9 +63,9 @@ Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType 
   const sparse::Plan plan = sparse::plan(call);
   if (!sparse::takes_a_device(call, plan)) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("sparse_all_reduce of acc on a device takes algorithm {}, with "
-                            "values that are not coded, and a tensor that is not empty; given '{}' "
-                            "on wire '{}' of {} elements",
+                fmt::format("sparse_all_reduce of acc on a device takes one of the algorithms {}, "
+                            "values that are not coded and a tensor that is not empty; given "
+                            "algorithm '{}', wire '{}' and {} elements",
                             sparse::algorithms_on_devices(), options.algorithm, options.wire, d));
   }
   Collective collective;

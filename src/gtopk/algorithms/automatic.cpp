@@ -125,8 +125,8 @@ std::vector<Plan> candidates(const SparseCall& call) {
   }
   if (plans.empty()) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("algorithm 'auto' with semantics '{}', select '{}', wire '{}' and a "
-                            "mean over {}: no algorithm keeps them all; allow more, such as "
+                fmt::format("algorithm 'auto': no algorithm supports semantics '{}' with select "
+                            "'{}', wire '{}' and a mean over {}; allow more, for example with "
                             "semantics 'any'",
                             to_string(options.semantics), options.selector, options.wire,
                             to_string(options.mean)));
@@ -144,9 +144,10 @@ namespace {
 
 Collective chosen_later(const SparseCall& call, const std::optional<Detached>& selected) {
   if (call.delivered.values != nullptr) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "what is delivered cannot be noted by algorithm 'auto', which may deliver anything "
-                "from k entries to all: name an algorithm, such as the one that plan() chooses");
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        "algorithm 'auto' cannot record what is delivered, as it may deliver anything from k "
+        "entries to all: name an algorithm, such as the one that plan() chooses");
   }
   const std::vector<Plan> plans = candidates(call);
   Collective collective;
@@ -234,9 +235,9 @@ Collective sparse_all_reduce(const AutoOnDevice& step, std::uint64_t d, DataType
   sparse::SparseCall call = sparse::detached_call(d, dtype, options, {});
   if (!auto_room(d, dtype, options, 1)) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("sparse_all_reduce of a tensor on a device by 'auto' takes a selector "
-                            "that a device has, and a tensor that is not empty; given '{}' with "
-                            "'{}', {} elements",
+                fmt::format("sparse_all_reduce of a tensor on a device by algorithm 'auto' takes a "
+                            "selector that a device has and a tensor that is not empty; given "
+                            "algorithm '{}', select '{}' and {} elements",
                             options.algorithm, options.selector, d));
   }
   call.device = step.acc;

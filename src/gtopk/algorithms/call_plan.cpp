@@ -93,8 +93,8 @@ void check_wire(const Plan& plan) {
   if (plan.algorithm->selects() && plan.algorithm->reselects && plan.codec->codec.ties()) {
     throw Error(
         ErrorKind::kInvalidArgument,
-        fmt::format("wire '{}' makes many values of a list equal, between which '{}' would "
-                    "select by index alone; algorithms that do not select again: {}",
+        fmt::format("wire '{}' makes many values of a list equal, among which '{}' would "
+                    "select by index alone; algorithms that do not re-select: {}",
                     plan.codec->name, plan.algorithm->name, algorithms_without_reselection()));
   }
 }
@@ -207,8 +207,8 @@ std::function<void(const GroupShape&)> check_of_room(const Plan& plan, const Del
     const std::uint64_t largest = plan.most_entries(group.size);
     if (delivered.values != nullptr && delivered.room < largest) {
       throw Error(ErrorKind::kInvalidArgument,
-                  fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries; "
-                              "there is room to note {}",
+                  fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries, "
+                              "but there is room to record only {}",
                               plan.algorithm->name, group.size, largest, delivered.room));
     }
   };

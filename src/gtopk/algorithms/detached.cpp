@@ -72,7 +72,7 @@ std::string selectors_on_devices() {
 
 void take_selection(const Detached& step, const List& own, const Plan& plan) {
   if (step.report->kept > plan.lists.leaf) {
-    throw std::logic_error(fmt::format("a device selected {} entries, {} at most were asked for",
+    throw std::logic_error(fmt::format("a device selected {} entries, expected at most {}",
                                        step.report->kept, plan.lists.leaf));
   }
   const EntryType type = plan.lists.type;
@@ -179,9 +179,9 @@ Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dty
   const sparse::Plan plan = sparse::plan(call);
   if (!sparse::rule_on_device(call, plan)) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("sparse_all_reduce of a selection made elsewhere takes select {} "
-                            "('block' with blocks that a device takes) and an algorithm that "
-                            "selects; given '{}' with '{}'",
+                fmt::format("sparse_all_reduce of a selection made elsewhere takes one of the "
+                            "selectors {} ('block' only with blocks that a device supports) and an "
+                            "algorithm that selects; given select '{}' with algorithm '{}'",
                             sparse::selectors_on_devices(), options.selector, options.algorithm));
   }
   Collective collective;

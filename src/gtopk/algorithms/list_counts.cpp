@@ -43,8 +43,8 @@ std::span<std::byte> ListExchange::with_counts(std::span<const std::byte> messag
 std::size_t ListExchange::before_counts(const collectives::Header& header,
                                         std::size_t received) const {
   if (header.count_bytes != 0 && (!plan_.counted || header.count_bytes > received - kFrontBytes)) {
-    throw Damaged(fmt::format("{} of {} bytes for counts{}", header.count_bytes, received,
-                              plan_.counted ? "" : ", which nobody asked for"));
+    throw Damaged(fmt::format("{} of {} bytes are counts{}", header.count_bytes, received,
+                              plan_.counted ? "" : ", expected none"));
   }
   return received - header.count_bytes;
 }

@@ -151,7 +151,7 @@ Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, s
     }
     const bool unrounded = (header.flags & Header::kUnrounded) != 0;
     if (unrounded && !plan_.codec->rounds()) {
-      throw Damaged("values that a lossless wire would not have rounded");
+      throw Damaged("values marked as unrounded on a wire that never rounds");
     }
     const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
     const ListHeader says{header.count, header.index_bytes, finite};

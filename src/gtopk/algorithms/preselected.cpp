@@ -27,10 +27,10 @@ void check_entries(std::string_view algorithm, std::uint64_t d, const Preselecte
     }
     throw Error(
         ErrorKind::kInvalidArgument,
-        fmt::format("exchange({}) takes indices that ascend, each below d = {}, and finite "
-                    "values; seen: entry {} is {} at index {}{}",
+        fmt::format("exchange({}) takes ascending indices below d = {} and finite values; "
+                    "seen: entry {} is {} at index {}{}",
                     algorithm, d, i, entries.values[i], index,
-                    ascends ? "" : fmt::format(", behind index {}", entries.indices[i - 1])));
+                    ascends ? "" : fmt::format(", after index {}", entries.indices[i - 1])));
   }
 }
 
@@ -41,9 +41,9 @@ Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
   }
   const Plan plan = sparse::plan(call);
   if (!plan.algorithm->selects()) {
-    throw Error(
-        ErrorKind::kInvalidArgument,
-        fmt::format("exchange takes lists of entries: {} selects nothing", plan.algorithm->name));
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("exchange takes lists of entries, but algorithm '{}' selects none",
+                            plan.algorithm->name));
   }
   if (plan.lists.counted) {
     throw Error(ErrorKind::kInvalidArgument,
@@ -51,7 +51,7 @@ Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
   }
   if (plan.lists.type.index_bytes != sizeof(std::uint32_t)) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("exchange takes indices of 32 bits, d = {} needs more", call.d));
+                fmt::format("exchange takes 32-bit indices, but d = {} needs more", call.d));
   }
   if (entries.indices.size() > plan.lists.k || entries.values.size() != entries.indices.size()) {
     throw Error(

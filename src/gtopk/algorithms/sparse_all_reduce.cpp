@@ -151,12 +151,11 @@ void check_residual(const Buffer& residual, std::uint64_t d, DataType dtype) {
       (residual.count == d && residual.dtype == accumulation_type(dtype))) {
     return;
   }
-  throw Error(
-      ErrorKind::kInvalidArgument,
-      fmt::format("sparse_all_reduce of {} elements of {} expected a residual of as many of "
-                  "{}; seen: {} of {}",
-                  d, name_of(dtype), name_of(accumulation_type(dtype)), residual.count,
-                  name_of(residual.dtype)));
+  throw Error(ErrorKind::kInvalidArgument,
+              fmt::format("sparse_all_reduce of {} elements of {} expected a residual of as many "
+                          "elements of {}; seen: {} of {}",
+                          d, name_of(dtype), name_of(accumulation_type(dtype)), residual.count,
+                          name_of(residual.dtype)));
 }
 
 }  // namespace

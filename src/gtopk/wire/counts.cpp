@@ -42,7 +42,7 @@ void decode(std::span<const std::byte> code, std::uint32_t* counts, std::size_t 
     counts[i] = static_cast<std::uint32_t>(count);
   }
   if (largest > ranks) {
-    throw Damaged(fmt::format("an entry of {} ranks among {}", largest, ranks));
+    throw Damaged(fmt::format("an entry counts {} of {} ranks", largest, ranks));
   }
 }
 

@@ -92,7 +92,7 @@ struct AsLevels : LevelRules<Levels> {
       const bool two_levels = (any & 2U) != 0 && (all & 2U) == 0 && scales.front() < scales.back();
       if (rest != 0 || !(one_level || two_levels) || !Rules::is_scale(scales.front()) ||
           !Rules::is_scale(scales.back())) {
-        throw Damaged("values that no block of one or two levels has");
+        throw Damaged("not a valid block of one or two levels");
       }
     }
   }

@@ -238,7 +238,7 @@ void decode(std::span<const std::byte> code, Index* indices, std::size_t count, 
       decode_block([](auto... where) { return take(where...); });
     }
     if (bits != parameter(block_left - left, end - begin)) {
-      damaged("another number of low bits than the encoder chooses");
+      damaged("a different number of low bits than the encoder chooses");
     }
   }
   if (ones.next(zeros)) {

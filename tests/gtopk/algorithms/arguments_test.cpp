@@ -88,9 +88,9 @@ TEST(Arguments, WiresWhoseValuesTieAreRefusedWhereNodesSelectAgain) {
     for (const char* const algorithm :
          {"gtopk", "gtopk-tree", "rs-ag", "hierarchical", "gtopk-placed"}) {
       EXPECT_EQ(with(wire, algorithm),
-                std::string("wire '") + wire + "' makes many values of a list equal, between " +
+                std::string("wire '") + wire + "' makes many values of a list equal, among " +
                     "which '" + algorithm + "' would select by index alone; algorithms that do " +
-                    "not select again: topk, exact");
+                    "not re-select: topk, exact");
     }
     for (const char* const algorithm : {"topk", "exact", "dense", "random-k", "true-topk"}) {
       EXPECT_EQ(with(wire, algorithm), "");
@@ -140,10 +140,10 @@ TEST(Arguments, OfAnExchangeMustBeIndicesInOrderAndFiniteValues) {
   EXPECT_EQ(of({}, {}), "");
   EXPECT_EQ(of({3, 5, 99}, {1, 2, 3}), "");
   EXPECT_EQ(of({5, 3}, {1, 2}),
-            "exchange(gtopk) takes indices that ascend, each below d = 100, and finite values; "
-            "seen: entry 1 is 2 at index 3, behind index 5");
+            "exchange(gtopk) takes ascending indices below d = 100 and finite values; "
+            "seen: entry 1 is 2 at index 3, after index 5");
   EXPECT_EQ(of({100}, {1}),
-            "exchange(gtopk) takes indices that ascend, each below d = 100, and finite values; "
+            "exchange(gtopk) takes ascending indices below d = 100 and finite values; "
             "seen: entry 0 is 1 at index 100");
   EXPECT_NE(of({3, 7, 7}, {1, 2, 3}), "");
   EXPECT_NE(of({3}, {infinity - infinity}), "");

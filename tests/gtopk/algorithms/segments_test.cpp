@@ -146,8 +146,8 @@ TEST(TensorInPieces, TooLittleRoomForWhatIsDeliveredIsRefused) {
   };
   EXPECT_EQ(refusal("gtopk", 10), "");
   EXPECT_EQ(refusal("gtopk", 9),
-            "sparse_all_reduce(gtopk) among 3 ranks delivers up to 10 entries; there is room to "
-            "note 9");
+            "sparse_all_reduce(gtopk) among 3 ranks delivers up to 10 entries, but there is room "
+            "to record only 9");
   EXPECT_EQ(refusal("topk", 30), "");
   EXPECT_NE(refusal("topk", 29), "");
   for (const char* const algorithm : {"rs-ag", "exact", "sketch", "random-k", "true-topk"}) {
