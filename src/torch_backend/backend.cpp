@@ -25,14 +25,15 @@ void check_pieces(const std::vector<at::Tensor>& tensors) {
     check_writable(only(tensors, kWhat), kWhat);
     return;
   }
-  TORCH_CHECK_VALUE(!tensors.empty(), "gtopk: sparse_all_reduce of no tensors");
+  TORCH_CHECK_VALUE(!tensors.empty(),
+                    "gtopk: sparse_all_reduce takes at least one tensor, given none");
   for (const at::Tensor& tensor : tensors) {
     check_dense(tensor, kWhat);
     TORCH_CHECK_VALUE(tensor.dtype() == tensors.front().dtype(),
                       "gtopk: sparse_all_reduce of several tensors takes one dtype, given ",
                       tensors.front().dtype(), " and ", tensor.dtype());
     TORCH_CHECK_VALUE(tensor.is_contiguous() && !tensor.is_neg(),
-                      "gtopk: sparse_all_reduce of several tensors takes contiguous ones, given "
+                      "gtopk: sparse_all_reduce of several tensors takes contiguous tensors, given "
                       "one of sizes ",
                       tensor.sizes(), ", strides ", tensor.strides());
   }
@@ -50,7 +51,7 @@ Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
                     delivered[0].is_contiguous() && delivered[1].is_contiguous() &&
                     (algorithm == "dense" || delivered[0].numel() == delivered[1].numel());
   TORCH_CHECK_VALUE(fits,
-                    "gtopk: what is delivered is noted in two contiguous tensors of one size, "
+                    "gtopk: delivered entries are recorded in two contiguous tensors of one size: "
                     "indices of int64 and values of the accumulation type");
   for (const at::Tensor& each : delivered) {
     check_dense(each, "sparse_all_reduce");
@@ -152,7 +153,8 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   }
   const at::Tensor& own = at[static_cast<std::size_t>(rank_)].memory;
   TORCH_CHECK_VALUE(own.numel() == input.numel(), "gtopk: all_gather needs output ", rank_,
-                    " like the input, of ", input.numel(), " elements, given ", own.numel());
+                    " to match the input, which has ", input.numel(), " elements, given ",
+                    own.numel());
   copy_elements(own, input);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER, "gtopk:all_gather", inputs,
                                              std::move(at), outputs[0]);
@@ -165,8 +167,9 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   check_dense(input, "all_gather_into_tensor");
   check_dense(output, "all_gather_into_tensor");
   TORCH_CHECK_VALUE(output.numel() == input.numel() * size_ && output.dtype() == input.dtype(),
-                    "gtopk: all_gather_into_tensor needs ", size_, " x ", input.numel(), " of ",
-                    input.dtype(), " as output, given ", output.numel(), " of ", output.dtype());
+                    "gtopk: all_gather_into_tensor needs ", size_, " x ", input.numel(),
+                    " elements of ", input.dtype(), " as output, given ", output.numel(), " of ",
+                    output.dtype());
   const Contiguous at =
       room(output, "all_gather_into_tensor", staging_of(output, std::nullopt, kShortAllGather));
   const Buffer all = at.buffer(type_to_move(input));

@@ -200,8 +200,8 @@ CallOrder::EntryPointer CallOrder::wait_for_turn(Completer& completer, Clock::ti
   if (!in_time) {
     give_up();
     C10_THROW_ERROR(DistBackendError,
-                    "gtopk: a collective did not start within its timeout: callbacks of the future "
-                    "of an earlier one, which come first, have not returned");
+                    "gtopk: a collective did not start within its timeout: callbacks of an earlier "
+                    "collective's future, which come first, have not returned");
   }
   return entry;
 }

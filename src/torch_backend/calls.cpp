@@ -114,9 +114,9 @@ void GtopkBackend::defer(const c10::intrusive_ptr<GtopkWork>& work,
       c10::intrusive_ptr<GtopkBackend>::unsafe_reclaim_from_nonowning(this));
   const std::string late = c10::str(
       collective.name, " did not start within ", timeout.count(),
-      " ms: it has to wait for a callback of an earlier collective's future, which has not ",
-      "returned. A callback that waits for a later collective should wait for "
-      "its Work");
+      " ms: it waits for a callback of an earlier collective's future, and that callback has not "
+      "returned. A callback that waits for a later collective should wait for that collective's "
+      "Work");
   const auto start_or_end = [itself, work, timeout, extras, runtime = membership_->runtime,
                              state = state_, unseen = unseen_, member = std::weak_ptr(membership_),
                              called = std::make_shared<Collective>(std::move(collective))](

@@ -18,7 +18,7 @@ using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
 void check_one_dtype(const std::vector<at::Tensor>& tensors, const char* what) {
-  TORCH_CHECK_VALUE(!tensors.empty(), "gtopk: ", what, " of no tensors");
+  TORCH_CHECK_VALUE(!tensors.empty(), "gtopk: ", what, " takes at least one tensor, given none");
   for (const at::Tensor& tensor : tensors) {
     check_dense(tensor, what);
     TORCH_CHECK_VALUE(tensor.dtype() == tensors.front().dtype(), "gtopk: ", what,
@@ -171,7 +171,7 @@ WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor
                                               const c10d::AllgatherOptions& opts) {
   const NotesError noting(window_);
   static constexpr const char* kWhat = "all_gather_coalesced";
-  TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
+  TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " takes at least one tensor, given none");
   TORCH_CHECK_VALUE(outputs.size() == static_cast<std::size_t>(size_), "gtopk: ", kWhat, " needs ",
                     size_, " lists of outputs, one per rank, given ", outputs.size());
   const Rooms rooms(inputs, rank_, size_, kWhat);
@@ -184,9 +184,9 @@ WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor
       check_dense(output, kWhat);
       check_writable(output, kWhat);
       TORCH_CHECK_VALUE(output.numel() == inputs[i].numel() && output.dtype() == inputs[i].dtype(),
-                        "gtopk: ", kWhat, " needs output ", i, " of rank ", rank, " like input ", i,
-                        " (", inputs[i].numel(), " of ", inputs[i].dtype(), "), given ",
-                        output.numel(), " of ", output.dtype());
+                        "gtopk: ", kWhat, " needs output ", i, " of rank ", rank,
+                        " to match input ", i, " (", inputs[i].numel(), " of ", inputs[i].dtype(),
+                        "), given ", output.numel(), " of ", output.dtype());
       const BelowAutograd below;
       const auto row = static_cast<std::int64_t>(rank);
       at.push_back({output, rooms.rows(i)[row].view(output.sizes())});
@@ -205,7 +205,7 @@ WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor
                                                           const c10d::AllgatherOptions& opts) {
   const NotesError noting(window_);
   static constexpr const char* kWhat = "all_gather_into_tensor_coalesced";
-  TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
+  TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " takes at least one tensor, given none");
   check_as_many(outputs, inputs, kWhat);
   const Rooms rooms(inputs, rank_, size_, kWhat);
   std::vector<Contiguous> at;
@@ -214,8 +214,9 @@ WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor
     check_writable(outputs[i], kWhat);
     TORCH_CHECK_VALUE(
         outputs[i].numel() == inputs[i].numel() * size_ && outputs[i].dtype() == inputs[i].dtype(),
-        "gtopk: ", kWhat, " needs ", size_, " x ", inputs[i].numel(), " of ", inputs[i].dtype(),
-        " as output ", i, ", given ", outputs[i].numel(), " of ", outputs[i].dtype());
+        "gtopk: ", kWhat, " needs ", size_, " x ", inputs[i].numel(), " elements of ",
+        inputs[i].dtype(), " as output ", i, ", given ", outputs[i].numel(), " of ",
+        outputs[i].dtype());
     const at::Tensor rows = rows_of(outputs[i], size_, kWhat);
     const BelowAutograd below;
     at.push_back({rows, rooms.rows(i).view(rows.sizes())});
@@ -242,8 +243,9 @@ WorkPointer GtopkBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     TORCH_CHECK_VALUE(
         inputs[i].numel() == outputs[i].numel() * size_ && inputs[i].dtype() == outputs[i].dtype(),
-        "gtopk: ", kWhat, " needs ", size_, " x ", outputs[i].numel(), " of ", outputs[i].dtype(),
-        " as input ", i, ", given ", inputs[i].numel(), " of ", inputs[i].dtype());
+        "gtopk: ", kWhat, " needs ", size_, " x ", outputs[i].numel(), " elements of ",
+        outputs[i].dtype(), " as input ", i, ", given ", inputs[i].numel(), " of ",
+        inputs[i].dtype());
     const BelowAutograd below;
     rows.push_back(inputs[i].reshape({size_, outputs[i].numel()}));
   }

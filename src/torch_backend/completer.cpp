@@ -101,8 +101,8 @@ void Completer::ThreadPool::add_thread() {
     ++watching;
   } catch (const std::system_error& error) {
     members.pop_back();
-    LOG(ERROR) << "gtopk: no thread for futures' callbacks: " << error.what()
-               << "; one that waits for another future may hang";
+    LOG(ERROR) << "gtopk: could not start a thread for futures' callbacks: " << error.what()
+               << "; a callback that waits for another future may hang";
   }
 }
 
@@ -168,7 +168,7 @@ Completer::~Completer() {
     pool.abandoned = true;
     leak(std::move(pool.jobs));
     LOG(WARNING) << "gtopk: a future's callback is still running " << kLastCallbacks.count()
-                 << " s after the last process group was left; it is not waited for any longer";
+                 << " s after the last process group was left; gtopk no longer waits for it";
   }
   for (ThreadPool::Member& member : pool.members) {
     if (member.left) {

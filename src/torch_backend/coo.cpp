@@ -94,8 +94,8 @@ CooShape shape_of(const at::Tensor& sparse) {
 WorkPointer GtopkBackend::allreduce_coo(std::vector<at::Tensor>& tensors,
                                         const c10d::AllreduceOptions& opts) {
   const at::Tensor& tensor = tensors.front();
-  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "gtopk: all_reduce of a sparse tensor takes one on ",
-                    "the CPU, given one on ", tensor.device());
+  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "gtopk: all_reduce of a sparse tensor takes a ",
+                    "tensor on the CPU, given one on ", tensor.device());
   const ReduceOp op = reduction(opts.reduceOp).op;
   TORCH_CHECK_VALUE(op == ReduceOp::kSum, "gtopk: all_reduce of a sparse tensor takes SUM, given ",
                     std::string(to_string(op)));

@@ -84,8 +84,8 @@ bool DeviceStreams::can_wait() {
   };
   for (const char* const name : {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"}) {
     if (is_set_to_one(name)) {
-      LOG(INFO) << "gtopk: " << name << "=1: no stream of " << device_
-                << " waits for a message, and wait() blocks the host";
+      LOG(INFO) << "gtopk: " << name << "=1: streams of " << device_
+                << " do not wait for messages, and wait() blocks the host";
       return false;
     }
   }
@@ -124,9 +124,9 @@ void DeviceStreams::refuse_capture_here() const {
   // The legacy stream returns an error while another one is captured.
   static constexpr gpu::Driver::Result kCapturedElsewhere = 906;
   TORCH_CHECK_NOT_IMPLEMENTED(status == 0 && result != kCapturedElsewhere,
-                              "gtopk: no collective can be captured into a CUDA graph: its ",
-                              "messages are the host's. Call it outside of the graph");
-  check(result, "tell whether a graph is captured");
+                              "gtopk: a collective cannot be captured into a CUDA graph: the host ",
+                              "sends and receives its messages. Call it outside the graph");
+  check(result, "tell whether a graph is being captured");
 }
 
 void DeviceStreams::in_use_on(const at::Tensor& tensor, c10::Stream stream) const {

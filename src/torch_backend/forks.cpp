@@ -29,11 +29,12 @@ void check_not_forked_since(int then) {
   if (then == forks()) {
     return;
   }
-  throw Error(ErrorKind::kInvalidArgument,
-              "process " + std::to_string(getpid()) +
-                  " was forked from one that has process groups of gtopk: a forked child can use "
-                  "neither its parent's groups nor groups of its own; start it with spawn, or fork "
-                  "before init_process_group");
+  throw Error(
+      ErrorKind::kInvalidArgument,
+      "process " + std::to_string(getpid()) +
+          " was forked from a process that has gtopk process groups: a forked child can use "
+          "neither its parent's groups nor groups of its own; start it with spawn, or fork "
+          "before init_process_group");
 }
 
 std::mutex& process_mutex() { return shared_mutex; }

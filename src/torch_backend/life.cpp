@@ -200,8 +200,8 @@ void GtopkBackend::check_member() const {
                                  "with a new uuid. It failed with: " + meeting_failed_));
   }
   const bool waits = backend_options_.reconfigurable && meetings_.empty();
-  rethrow_for_python(Error(ErrorKind::kAborted, group + (waits ? "met nobody yet: call reconfigure"
-                                                               : "been destroyed")));
+  rethrow_for_python(Error(ErrorKind::kAborted,
+                           group + (waits ? "no ranks yet: call reconfigure" : "been destroyed")));
 }
 
 void GtopkBackend::check_same_member(const std::shared_ptr<Membership>& member) const {
@@ -325,9 +325,9 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   // of peers that stay.
   const std::shared_ptr<Runtime> runtime = last ? last->runtime : nullptr;
   if (last) {
-    last->communicator.abort("the group is reconfigured");
+    last->communicator.abort("the group is being reconfigured");
     state_->order().close(
-        std::make_exception_ptr(Error(ErrorKind::kAborted, "the group is reconfigured")));
+        std::make_exception_ptr(Error(ErrorKind::kAborted, "the group is being reconfigured")));
   }
   last.reset();
   const auto rank = static_cast<int>(mine - handles.begin());
@@ -370,7 +370,7 @@ void GtopkBackend::registerCompletionHook(int64_t id, c10d::CompletionHook hook)
 
 void GtopkBackend::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
-  TORCH_CHECK_VALUE(!hasHooks(), "gtopk: a group has one completion hook");
+  TORCH_CHECK_VALUE(!hasHooks(), "gtopk: a group can have only one completion hook");
   onCompletionHook_ = std::move(hook);
   state_->set_end_hook(onCompletionHook_);
 }

@@ -86,7 +86,7 @@ Buffers split_rows(const Contiguous& at, DataType type, int size,
                    const std::vector<int64_t>& splits, const char* which) {
   const at::IntArrayRef shape = at.memory.sizes();
   TORCH_CHECK_VALUE(!shape.empty(), "gtopk: all_to_all_single needs an ", which,
-                    " of one dimension or more, given a scalar");
+                    " of at least one dimension, given a scalar");
   const std::int64_t rows = shape[0];
   std::vector<int64_t> counts = splits;
   if (splits.empty()) {
@@ -96,7 +96,8 @@ Buffers split_rows(const Contiguous& at, DataType type, int size,
   }
   std::int64_t sum = 0;
   for (const int64_t count : counts) {
-    TORCH_CHECK(count >= 0, "gtopk: all_to_all_single with an ", which, " split of ", count);
+    TORCH_CHECK(count >= 0, "gtopk: all_to_all_single needs splits of 0 or more, given an ", which,
+                " split of ", count);
     sum += count;
   }
   TORCH_CHECK(counts.size() == static_cast<std::size_t>(size) && sum == rows,
@@ -149,8 +150,9 @@ WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
   check_dense(input, kWhat);
   check_dense(output, kWhat);
   TORCH_CHECK_VALUE(input.numel() == output.numel() * size_ && output.dtype() == input.dtype(),
-                    "gtopk: reduce_scatter_tensor needs ", size_, " x ", output.numel(), " of ",
-                    output.dtype(), " as input, given ", input.numel(), " of ", input.dtype());
+                    "gtopk: reduce_scatter_tensor needs ", size_, " x ", output.numel(),
+                    " elements of ", output.dtype(), " as input, given ", input.numel(), " of ",
+                    input.dtype());
   const DataType type = data_type(output);
   const auto [op, factor] = reduction(opts.reduceOp);
   const Contiguous result = room(output, kWhat);
@@ -196,7 +198,7 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
                                    const c10d::AllToAllOptions& opts) {
   const NotesError noting(window_);
   static constexpr const char* kWhat = "all_to_all";
-  TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
+  TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " takes at least one tensor, given none");
   check_list(inputs, size_, inputs.front().scalar_type(), kWhat);
   check_list(outputs, size_, inputs.front().scalar_type(), kWhat);
   const DataType type = type_to_move(inputs.front());

@@ -56,7 +56,7 @@ bool has_memory(const at::Tensor& tensor) {
 
 DataType data_type(const at::Tensor& tensor) {
   const std::optional<DataType> type = named_type(tensor.scalar_type());
-  TORCH_CHECK_VALUE(type, "gtopk: no reduction of dtype ", tensor.scalar_type());
+  TORCH_CHECK_VALUE(type, "gtopk: there is no reduction of dtype ", tensor.scalar_type());
   return *type;
 }
 
@@ -100,7 +100,7 @@ ReduceOp reduce_op(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::BXOR:
       return ReduceOp::kBitXor;
     case c10d::ReduceOp::PREMUL_SUM:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "gtopk: no PREMUL_SUM in a sparse all-reduce");
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "gtopk: a sparse all-reduce does not take PREMUL_SUM");
     default:
       break;
   }
@@ -112,7 +112,7 @@ Reduction reduction(const c10d::ReduceOp& op) {
     return {reduce_op(op)};
   }
   TORCH_CHECK_VALUE(op.supplement_,
-                    "gtopk: ReduceOp.PREMUL_SUM has no factor: make it by "
+                    "gtopk: ReduceOp.PREMUL_SUM has no factor: make it with "
                     "torch.distributed._make_nccl_premul_sum(factor)");
   // This is the only kind of supplement, whatever its name.
   const auto* const given = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
@@ -163,7 +163,7 @@ void check_dense(const at::Tensor& tensor, const char* what) {
                               " is not implemented; available: CPU and CUDA");
   TORCH_CHECK_VALUE(tensor.numel() == 0 || has_memory(tensor), "gtopk: ", what, " of a tensor of ",
                     "sizes ", tensor.sizes(), " that has no memory: it was freed, or the tensor ",
-                    "stands for others (a FakeTensor)");
+                    "is a placeholder (a FakeTensor)");
 }
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what) {

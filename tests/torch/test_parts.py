@@ -345,7 +345,7 @@ def check_parts_that_do_not_fit(me: Rank) -> None:
         r"one dtype|different dtypes": lambda: dist.reduce_scatter(
             torch.ones(3, dtype=torch.float64), four
         ),
-        "4 x 2 of float": lambda: dist.reduce_scatter_tensor(torch.ones(2), torch.ones(7)),
+        "4 x 2 elements of float": lambda: dist.reduce_scatter_tensor(torch.ones(2), torch.ones(7)),
         "rank 0 to itself|rank 1 to itself|rank 2 to itself|rank 3 to itself": lambda: (
             dist.all_to_all([torch.ones(2) for _ in range(4)], four)
         ),

@@ -274,7 +274,7 @@ def check_what_was_delivered_is_noted_beside(me: Rank) -> None:
     assert indices.tolist() == [0, 1, 2, 3, 10, 0, 0, 0]
     assert values.tolist() == [1 + 2**-7] * 4 + [4.0] + [0.0] * 3
     for wrong in ([values], [values, values], [indices[:7], values], [indices[::2], values[::2]]):
-        with pytest.raises(ValueError, match="noted in two contiguous tensors"):
+        with pytest.raises(ValueError, match="recorded in two contiguous tensors"):
             call([tensor], wrong)
     with pytest.raises(ValueError, match="up to 8 entries, but there is room to record only 7"):
         call([tensor], [indices[:7], values[:7]])
