@@ -64,7 +64,8 @@ void check_kept(ConstBytes part, Bytes room, std::string_view operation, const G
   if (part.empty() || part.data() == room.data()) {
     return;
   }
-  static constexpr std::string_view kWhy = "copies what a rank sends to itself, unless it is there";
+  static constexpr std::string_view kWhy =
+      "copies what a rank sends to itself, unless the buffers are the same";
   group.check_host(part.memory(), operation, kWhy);
   group.check_host(room.memory(), operation, kWhy);
 }

@@ -156,7 +156,7 @@ void GroupShape::check_moved(Memory memory, std::string_view operation,
     }
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("{} on rank {} of group '{}' expected host memory, as the transport "
-                            "takes no other between it and rank {}; seen: {}",
+                            "takes no other kind between this rank and rank {}; seen: {}",
                             operation, rank, name, each, to_string(memory)));
   };
   if (other) {

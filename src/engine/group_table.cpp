@@ -27,10 +27,12 @@ std::shared_ptr<Group> GroupTable::make(GroupSpec spec, transport::Transport& tr
       spec.rank >= size) {
     throw Error(
         ErrorKind::kInvalidArgument,
-        fmt::format("group '{}': rank {} of {} (at most {}), {} ids (one per rank, below {}), {} "
-                    "names of hosts (one per rank, or none)",
-                    spec.name, spec.rank, size, transport::kMaxRanks, spec.ids.size(),
-                    transport::kMaxGroups, spec.hosts.size()));
+        fmt::format(
+            "group '{}': expected a rank below the size, a size of at most {}, one id below "
+            "{} per rank, and one host name per rank or none; got rank {} of {}, ids: {}, "
+            "host names: {}",
+            spec.name, transport::kMaxRanks, transport::kMaxGroups, spec.rank, size,
+            spec.ids.size(), spec.hosts.size()));
   }
   const std::uint32_t id = spec.ids[spec.rank];
   if (!ids_.taken(id) || find(id) != nullptr) {

@@ -20,11 +20,11 @@ constexpr const char* kProcessEnded = "its process has ended";
 /// error: why the directory did not answer, or empty.
 std::string describe(const PeerFailure& failure, const std::string& error) {
   if (!error.empty()) {
-    return fmt::format("{}. Whether it has left is not known, as the directory failed: {}",
+    return fmt::format("{}. Whether it has left is unknown, because the directory failed: {}",
                        failure.reason, error);
   }
   return fmt::format(
-      "{}. It has not left in order{}", failure.reason,
+      "{}. It did not leave cleanly{}", failure.reason,
       failure.never_reached ? "" : ": its process was killed, or cannot be reached from here");
 }
 
@@ -94,7 +94,7 @@ void Inquiries::ask(Inquiry& inquiry) {
   }
   hooks_.post([this, peer] {
     std::erase_if(inquiries_, [&](const Inquiry& each) { return each.peer == peer; });
-    transport_.no_address(peer, "this process shares no group with it any more");
+    transport_.no_address(peer, "this process no longer shares a group with it");
   });
 }
 

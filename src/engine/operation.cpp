@@ -227,8 +227,8 @@ MessageSlot& Operation::take_slot(bool receive, std::uint32_t rank) {
 void Operation::enter(Memory memory, std::uint32_t rank) {
   if (!engine_.transport().takes(memory.kind, group_->peer(rank))) {
     throw Error(ErrorKind::kUnsupported,
-                fmt::format("a message between this rank and {} lies in memory of {}, which the "
-                            "transport does not take there",
+                fmt::format("a message between this rank and {} is in memory of {}, which the "
+                            "transport does not accept between these ranks",
                             group_->member(rank), to_string(memory)));
   }
   engine_.make_current(memory);
@@ -425,7 +425,7 @@ void Operation::tell(const std::optional<Error>& result) {
       try {
         spec_.failed(group_->per_group_state, sequence_, *result);
       } catch (...) {
-        transport::log_thrown(fmt::format("what {} does when it fails", label()));
+        transport::log_thrown(fmt::format("the failure handler of {}", label()));
       }
     }
   }

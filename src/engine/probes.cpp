@@ -362,7 +362,7 @@ void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
     if (rank == group.rank() || (answers && !membership_.has_left(peer))) {
       continue;
     }
-    transport::log().warn("{}: closing the connection to {}, which does not take our message",
+    transport::log().warn("{}: closing the connection to {}, which is not receiving our message",
                           operation.label(), group.member(rank));
     give_up(peer);
   }

@@ -50,8 +50,8 @@ void Strangers::look(transport::TimePoint now) {
   dropped_ += strange;
   if (tell) {
     transport::log().warn(
-        "dropped messages from outside this process's groups, {} so "
-        "far: is its address used by another job, or by what is left of an earlier one?",
+        "dropped messages from outside this process's groups ({} so far): does another job, or a "
+        "leftover process of an earlier one, use this process's address?",
         dropped_);
   }
 }

@@ -220,7 +220,7 @@ TEST(DeviceMemory, IsRefusedWhereTheTransportDoesNotTakeIt) {
   const auto missing = [](const std::string& name, int rank) {
     return name +
            " on rank 1 of group 'default' expected host memory, as the transport takes no "
-           "other between it and rank " +
+           "other kind between this rank and rank " +
            std::to_string(rank) + "; seen: cuda:1";
   };
   EXPECT_EQ(refusal(broadcast(there, 0), {1, 0, 1}), "taken");
@@ -247,8 +247,10 @@ TEST(DeviceMemory, IsNotCopiedByTheCore) {
   std::vector<Values> others = lists;
   const Buffers rooms = all_in(kDevice, lists);
   const Buffers parts = all_in(kDevice, others);
-  EXPECT_THAT(refusal(gather(parts[1], rooms, 1), {1, 1, 1}),
-              HasSubstr("as it copies what a rank sends to itself, unless it is there; seen: "));
+  EXPECT_THAT(
+      refusal(gather(parts[1], rooms, 1), {1, 1, 1}),
+      HasSubstr(
+          "as it copies what a rank sends to itself, unless the buffers are the same; seen: "));
   EXPECT_EQ(refusal(gather(rooms[1], rooms, 1), {1, 1, 1}), "taken");
   EXPECT_THAT(refusal(scatter(parts, rooms[1], 1), {1, 1, 1}), HasSubstr("seen: cuda:1"));
   EXPECT_THAT(refusal(all_to_all(parts, rooms), {1, 1, 1}), HasSubstr("seen: cuda:1"));
@@ -273,8 +275,8 @@ TEST(DeviceMemory, ThatGetsPastTheChecksFailsTheOperation) {
          return broadcast(in(rank == 0 ? kDevice : Memory{}, data[rank]), 0);
        })) {
     ASSERT_TRUE(ending->error.has_value());
-    EXPECT_THAT(ending->text(), HasSubstr("lies in memory of cuda:1, which the transport does not "
-                                          "take there"));
+    EXPECT_THAT(ending->text(), HasSubstr("is in memory of cuda:1, which the transport does not "
+                                          "accept between these ranks"));
   }
 }
 

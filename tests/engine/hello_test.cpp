@@ -202,7 +202,7 @@ TEST(Hello, toARankThatWasKilled_failsTheGroupAndSaysThatItDidNotLeaveInOrder) {
   ranks.run_all();
   ASSERT_TRUE(received->error.has_value());
   EXPECT_NE(received->text().find("rank 2 (host node2, pid 1002) is gone: Connection refused. It "
-                                  "has not left in order"),
+                                  "did not leave cleanly"),
             std::string::npos)
       << received->text();
   EXPECT_TRUE(ranks.group(0)->failure.has_value());
@@ -217,8 +217,8 @@ TEST(Hello, toARankThatWasKilled_whereTheDirectoryFailsToo_namesBoth) {
   ranks.run_all();
   ASSERT_TRUE(sent->error.has_value());
   EXPECT_NE(sent->text().find("rank 2 (host node2, pid 1002) is gone: Connection refused. Whether "
-                              "it has left is not known, as the directory failed: the directory is "
-                              "gone"),
+                              "it has left is unknown, because the directory failed: the directory "
+                              "is gone"),
             std::string::npos)
       << sent->text();
 }

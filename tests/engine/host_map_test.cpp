@@ -83,7 +83,7 @@ TEST(HostMap, OfAGroupNeedsANameForEachRankOrNone) {
     FAIL() << "a group with one name for two ranks";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    EXPECT_THAT(error.what(), testing::HasSubstr("1 names of hosts (one per rank, or none)"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("host names: 1"));
   }
   spec.hosts = {"one", "one"};
   EXPECT_EQ(ranks.engine(0).add_group(spec)->hosts().hosts(), 1U);
