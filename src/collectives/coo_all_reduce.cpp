@@ -121,8 +121,9 @@ void check_shape(const CooShape& shape) {
   for (const std::uint64_t size : std::span(shape.sizes).first(shape.sparse_dimensions)) {
     constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
     if (size != 0 && places > kMost / size) {
-      throw Error(ErrorKind::kUnsupported,
-                  "all_reduce of a sparse tensor whose sparse dimensions have 2^63 places or more");
+      throw Error(
+          ErrorKind::kUnsupported,
+          "all_reduce takes no sparse tensor whose sparse dimensions have 2^63 places or more");
     }
     places *= size;
   }
@@ -142,7 +143,7 @@ Collective coo_all_reduce(CooEntries entries, const CooShape& shape, CooSum& sum
   collectives::check_reduction(shape.dtype, ReduceOp::kSum);
   if (shape.sparse_dimensions > shape.sizes.size()) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("a sparse tensor of {} dimensions, {} of them sparse",
+                fmt::format("a sparse tensor of {} dimensions cannot have {} sparse dimensions",
                             shape.sizes.size(), shape.sparse_dimensions));
   }
   check_shape(shape);

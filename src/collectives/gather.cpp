@@ -106,8 +106,8 @@ void check_list(std::string_view name, std::string_view one, std::uint32_t root,
   }
   if (group.rank == root && by_rank[root] != own) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("{} of the root, rank {}, with itself: {} bytes, and {} in its {}",
-                            name, root, own, by_rank[root], one));
+                fmt::format("{} on the root, rank {}: expected {} bytes in its own {}, got {}",
+                            name, root, own, one, by_rank[root]));
   }
 }
 
@@ -130,7 +130,7 @@ Collective gather(ConstBuffer data, const Buffers& rooms, std::uint32_t root) {
   collective.agreement = Agreement("gather").type("dtype", dtype).number("root", root);
   const auto held = std::make_shared<const std::vector<Bytes>>(collectives::bytes_of_all(rooms));
   collective.check = [=](const GroupShape& group) {
-    check_list("gather", "room", root, sent.size(), lengths(*held), group);
+    check_list("gather", "buffer", root, sent.size(), lengths(*held), group);
     if (group.rank == root) {
       collectives::check_kept(sent, (*held)[root], "gather", group);
       collectives::check_each_moved(*held, "gather", group);

@@ -16,12 +16,12 @@ using engine::Task;
 namespace {
 
 /// Other ranks learn why an operation failed by its text, which is cut off at about 900 bytes.
-constexpr std::string_view kWaysDiffer = "ranks go different paths";
+constexpr std::string_view kWaysDiffer = "ranks take different paths";
 constexpr std::uint16_t kWay = Header::kOtherWay | Header::kMeasures;
 
 std::string_view path(std::uint16_t flags) {
   if ((flags & Header::kMeasures) != 0) {
-    return "measures first what messages cost";
+    return "measures message costs first";
   }
   return (flags & Header::kOtherWay) != 0 ? "does not go along the tree" : "goes along the tree";
 }
@@ -95,10 +95,11 @@ void require_payload(const Header& header, const Payload& expected, const GroupV
   if (((header.flags ^ expected.flags) & kWay) != 0) {
     throw Error(
         ErrorKind::kMismatch,
-        fmt::format("{}: {} {}, {} {}, both in {} #{}: GTOPK_DENSE must be the same on all ranks; "
-                    "if it is, one of them failed as the group measured, and the next call works",
-                    kWaysDiffer, group.member(from), path(header.flags), group.member(group.rank()),
-                    path(expected.flags), group.call(), header.sequence));
+        fmt::format(
+            "{}: {} {}, {} {}, both in {} #{}: GTOPK_DENSE must be the same on all ranks; "
+            "if it is, one of them failed while the group measured, and the next call works",
+            kWaysDiffer, group.member(from), path(header.flags), group.member(group.rank()),
+            path(expected.flags), group.call(), header.sequence));
   }
   throw Error(ErrorKind::kMismatch,
               fmt::format("{} sent a damaged header: {} elements, flags {:04x}, {}-byte indices, "

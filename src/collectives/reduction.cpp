@@ -48,9 +48,10 @@ void check_reduction(DataType type, ReduceOp op, double factor) {
                 fmt::format("ReduceOp.{} does not exist for {}", to_string(op), to_string(type)));
   }
   if (op != ReduceOp::kPremulSum && factor != 1) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("a factor, {}, is only for ReduceOp.PREMUL_SUM, not {}", factor,
-                            to_string(op)));
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("only ReduceOp.PREMUL_SUM takes a factor: got factor {} with ReduceOp.{}",
+                    factor, to_string(op)));
   }
 }
 

@@ -382,7 +382,7 @@ TEST_F(Chosen, AgainAfterOneErrorWhereOnlySomeKnowCosts) {
         ranks.run_all();
         for (const auto& ending : endings) {
           ASSERT_TRUE(ending->error.has_value());
-          ASSERT_THAT(ending->text(), testing::HasSubstr("ranks go different paths"));
+          ASSERT_THAT(ending->text(), testing::HasSubstr("ranks take different paths"));
         }
         for (std::uint32_t rank = 0; rank < size; ++rank) {
           ASSERT_FALSE(known(ranks, rank).measured);

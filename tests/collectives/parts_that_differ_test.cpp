@@ -196,13 +196,13 @@ TEST(PartsThatDiffer, FromWhatTheGroupWantsAreRefused) {
   EXPECT_EQ(refusal(gather(rooms[1], {}, 0)), "taken");
   EXPECT_THAT(refusal(gather(rooms[1], rooms, 0)), HasSubstr("0 expected on rank 1, 3 given"));
   EXPECT_THAT(refusal(gather(rooms[1], {}, 1)), HasSubstr("3 expected on rank 1, 0 given"));
-  EXPECT_THAT(refusal(gather(rooms[0], rooms, 1)), HasSubstr("2 bytes, and 3 in its room"));
+  EXPECT_THAT(refusal(gather(rooms[0], rooms, 1)), HasSubstr("2 bytes in its own buffer, got 3"));
   EXPECT_THAT(refusal(gather(rooms[0], {}, 3)), HasSubstr("the root is rank 3"));
   EXPECT_EQ(refusal(scatter(given, rooms[1], 1)), "taken");
   EXPECT_EQ(refusal(scatter({}, rooms[1], 2)), "taken");
   EXPECT_THAT(refusal(scatter(given, rooms[1], 2)), HasSubstr("0 expected on rank 1, 3 given"));
   EXPECT_THAT(refusal(scatter({}, rooms[1], 1)), HasSubstr("3 expected on rank 1, 0 given"));
-  EXPECT_THAT(refusal(scatter(given, rooms[2], 1)), HasSubstr("4 bytes, and 3 in its part"));
+  EXPECT_THAT(refusal(scatter(given, rooms[2], 1)), HasSubstr("4 bytes in its own part, got 3"));
   EXPECT_EQ(refusal(all_to_all(given, rooms)), "taken");
   EXPECT_THAT(refusal(all_to_all({given[0]}, rooms)), HasSubstr("1 parts and 3 buffers given"));
   EXPECT_THAT(refusal(all_to_all({given[0], given[2], given[1]}, rooms)),
