@@ -42,7 +42,7 @@ void set_level(spdlog::logger& logger) {
   }
   logger.warn(
       fmt::format("GTOPK_LOG_LEVEL is '{}': expected trace, debug, info, warn, error, "
-                  "critical or off; it stays at warn",
+                  "critical or off; the level stays at warn",
                   wanted));
 }
 
@@ -79,7 +79,7 @@ void log_thrown(std::string_view by) {
   } catch (const std::exception& thrown) {
     log().error("{} threw: {}", by, thrown.what());
   } catch (...) {
-    log().error("{} threw what is not a std::exception", by);
+    log().error("{} threw something that is not a std::exception", by);
   }
 }
 

@@ -12,7 +12,7 @@ std::string KeyValueStore::get(std::string_view key, std::chrono::nanoseconds at
     return *std::move(value);
   }
   throw Error(ErrorKind::kBootstrap,
-              fmt::format("nobody set '{}' within {}: has a rank not started, or failed?", key,
+              fmt::format("'{}' was not set within {}: did a rank fail, or not start?", key,
                           bootstrap::describe(at_most)));
 }
 

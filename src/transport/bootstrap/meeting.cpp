@@ -99,14 +99,15 @@ class Follower {
     }
     const std::size_t size = table.roll.size();
     if (size != self_.size) {
-      throw Error(ErrorKind::kBootstrap,
-                  fmt::format("group '{}': rank {} was started with {} ranks, rank 0 met {}",
-                              self_.group, self_.rank, self_.size, size));
+      throw Error(
+          ErrorKind::kBootstrap,
+          fmt::format("group '{}': rank {} was started with {} ranks, the table of rank 0 has {}",
+                      self_.group, self_.rank, self_.size, size));
     }
     if (table.nonces[self_.rank] != nonce_ || table.roll[self_.rank] != self_.card) {
       throw Error(ErrorKind::kBootstrap,
-                  fmt::format("group '{}': a process other than this one ({}) met as rank {}: are "
-                              "two started with the same rank?",
+                  fmt::format("group '{}': a process other than this one ({}) joined as rank {}: "
+                              "were two processes started with the same rank?",
                               self_.group, self_.process, self_.rank));
     }
     const std::string readers = readers_key(*leader_);

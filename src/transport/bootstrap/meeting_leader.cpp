@@ -192,8 +192,8 @@ void Leader::weigh(const Guest& guest, const Answer& answer) {
   const Presence& presence = answer.presence;
   if (answer.version != kVersion) {
     fail(Error(ErrorKind::kBootstrap,
-               fmt::format("rank {} meets by version {} of gtopk's protocol, rank 0 by {}: install "
-                           "the same gtopk on every host",
+               fmt::format("rank {} uses version {} of gtopk's meeting protocol, rank 0 uses {}: "
+                           "install the same gtopk on every host",
                            rank, answer.version, kVersion)));
     return;
   }

@@ -90,7 +90,7 @@ Table decode_table(std::string_view key, std::string_view bytes) {
   if (const std::uint64_t version = reader.number(); version != kVersion) {
     table.failure =
         Error(ErrorKind::kBootstrap,
-              fmt::format("rank 0 meets by version {} of gtopk's protocol, this rank by "
+              fmt::format("rank 0 uses version {} of gtopk's meeting protocol, this rank uses "
                           "{}: install the same gtopk on every host",
                           version, kVersion));
     return table;

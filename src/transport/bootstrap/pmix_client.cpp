@@ -135,8 +135,8 @@ PmixClient& PmixClient::required() {
   const std::string why = why_not();
   throw Error(
       ErrorKind::kBootstrap,
-      fmt::format("PMIx cannot tell who this process is: {}. Start the ranks with mpirun, prterun "
-                  "or srun --mpi=pmix",
+      fmt::format("PMIx cannot identify this process: {}. Start the ranks with mpirun, prterun or "
+                  "srun --mpi=pmix",
                   why.empty() ? "no PMIx server started it (PMIX_NAMESPACE is not set)" : why));
 }
 

@@ -196,8 +196,8 @@ std::unique_ptr<TcpStore> join_rendezvous(PmixClient& pmix, transport::Duration 
   const auto bytes = pmix.find(0, kRendezvous, at_most);
   if (!bytes) {
     throw Error(ErrorKind::kBootstrap,
-                fmt::format("{}: rank 0 has not announced the rendezvous within {}: has "
-                            "it not started, or failed?",
+                fmt::format("{}: rank 0 did not announce the rendezvous within {}: did "
+                            "it fail, or not start?",
                             pmix.description(), describe(at_most)));
   }
   Rendezvous found = decode(*bytes);

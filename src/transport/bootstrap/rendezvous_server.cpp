@@ -57,8 +57,8 @@ RendezvousServer::RendezvousServer(RendezvousListener listener, std::string secr
       secret_(std::move(secret)),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!stop_) {
-    throw Error(ErrorKind::kBootstrap,
-                "the rendezvous has no eventfd: " + std::generic_category().message(errno));
+    throw Error(ErrorKind::kBootstrap, "the rendezvous cannot create an eventfd: " +
+                                           std::generic_category().message(errno));
   }
   thread_ = transport::start_thread("gtopk-store", [this] { serve(); });
 }
@@ -127,7 +127,7 @@ void RendezvousServer::serve() {
       if (errno == EINTR) {
         continue;
       }
-      transport::log().error("rendezvous: poll: {}", std::generic_category().message(errno));
+      transport::log().error("rendezvous: poll failed: {}", std::generic_category().message(errno));
       return;
     }
     if (polled[0].revents != 0) {

@@ -398,7 +398,7 @@ TEST(MeetingRecord, OfAnotherVersionIsAnErrorThatNamesBoth) {
   leader.join();
   ASSERT_TRUE(leader.error);
   EXPECT_THAT(leader.error->what(),
-              AllOf(HasSubstr("rank 1 meets by version 77"), HasSubstr("rank 0 by 2")));
+              AllOf(HasSubstr("rank 1 uses version 77"), HasSubstr("rank 0 uses 2")));
 }
 
 }  // namespace
