@@ -93,8 +93,8 @@ TEST(Advice, OnNicsWithoutAnAddressAndOnThoseNearOtherCores) {
   machine.plan = topology::plan(machine.topology, {.interfaces = {"eth0"}});
   EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("eth0 is near cores 0-1, and this process may "
                                                      "run on 2-3 alone")));
-  machine.topology = {.source = "hwloc 2 is not here", .allowed = {0}};
-  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("not bound: hwloc 2 is not here")));
+  machine.topology = {.source = "hwloc 2 is not available", .allowed = {0}};
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("not bound: hwloc 2 is not available")));
 }
 
 TEST(Advice, OnTransports) {

@@ -93,13 +93,13 @@ TEST(Info, BindsToTheCoresThatItIsTold) {
   const std::string core = std::to_string(topology::allowed_here().back());
   const Ended ended = Program(INFO, {}, {{"GTOPK_BIND", core}}).join();
   EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("engine thread    cores " + core + ": GTOPK_BIND says so"));
+  EXPECT_THAT(ended.out, HasSubstr("engine thread    cores " + core + ": set by GTOPK_BIND"));
 }
 
 TEST(Info, RefusesToBindToNonsense) {
   for (const auto& [value, said] : std::vector<std::pair<std::string, std::string>>{
            {"everywhere", "expected auto, none, or a list of cores"},
-           {"60000", "this process may run on cores"}}) {
+           {"60000", "this process may run only on cores"}}) {
     const Ended ended = Program(INFO, {}, {{"GTOPK_BIND", value}}).join();
     EXPECT_EQ(ended.code, 1);
     EXPECT_THAT(ended.err, StartsWith("gtopk-info: GTOPK_BIND is '" + value + "'"));

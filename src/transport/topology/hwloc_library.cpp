@@ -13,7 +13,7 @@ constexpr const char* kName = "libhwloc.so.15";
 
 Error no_library() {
   const char* const why = dlerror();
-  return {ErrorKind::kUnsupported, fmt::format("hwloc 2 is not here: {} (Debian: libhwloc15)",
+  return {ErrorKind::kUnsupported, fmt::format("hwloc 2 is not available: {} (Debian: libhwloc15)",
                                                why != nullptr ? why : "unknown error")};
 }
 

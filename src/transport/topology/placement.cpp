@@ -50,7 +50,7 @@ BindSetting bind_setting(std::string_view text, const Cores& allowed) {
   }
   if (!includes(allowed, setting.cores)) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("{} is '{}', and this process may run on cores {} alone", kVariable,
+                fmt::format("{} is '{}', but this process may run only on cores {}", kVariable,
                             text, to_text(allowed)));
   }
   return setting;
@@ -64,7 +64,7 @@ Placement placement(const BindSetting& setting, const Plan& plan) {
       return made;
     case BindSetting::Mode::kCores:
       made.engine = setting.cores;
-      made.text = fmt::format("cores {}: {} says so", to_text(setting.cores), kVariable);
+      made.text = fmt::format("cores {}: set by {}", to_text(setting.cores), kVariable);
       return made;
     case BindSetting::Mode::kAuto:
       break;

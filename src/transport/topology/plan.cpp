@@ -88,8 +88,8 @@ std::size_t by_cores(const Topology& machine, const Numbers& all, const JobPlace
   } else if (near.size() == 1) {
     why = "it is near the cores that this process may use";
   } else {
-    why = fmt::format("local rank {} of {} takes it of those near its cores ({})", job.local_rank,
-                      job.local_size, names_of(machine, near));
+    why = fmt::format("chosen for local rank {} of {} from those near its cores ({})",
+                      job.local_rank, job.local_size, names_of(machine, near));
   }
   const std::size_t size = std::max(job.local_size, job.local_rank + 1);
   return near[job.local_rank * near.size() / size];
@@ -103,8 +103,8 @@ void choose_nic(const Topology& machine, const JobPlace& job, Plan& made) {
   }
   if (all.empty()) {
     made.why_nic = job.interfaces.empty()
-                       ? "no NIC with a known place is up"
-                       : fmt::format("the place of {} is unknown, as for virtual interfaces",
+                       ? "no NIC with a known location is up"
+                       : fmt::format("the location of {} is unknown, as for virtual interfaces",
                                      fmt::join(job.interfaces, ", "));
     return;
   }
@@ -151,10 +151,10 @@ void tell_ucx(const Topology& machine, const JobPlace& job, Plan& made) {
   } else if (machine.nodes.size() < 2) {
     made.why_devices = kOneNode;
   } else if (job.beyond_tcp) {
-    made.why_devices = "UCX_TLS is set, and UCX looks itself for near RDMA devices";
+    made.why_devices = "UCX_TLS is set, and UCX itself looks for nearby RDMA devices";
   } else if (const std::string network = common_network(machine, all); network.empty()) {
     made.why_devices =
-        fmt::format("{} have no network in common that is known, and may lead to different hosts",
+        fmt::format("{} have no known network in common, and may lead to different hosts",
                     names_of(machine, all));
   } else {
     made.devices = made.nic;
@@ -203,13 +203,12 @@ void bind_engine(const Topology& machine, const JobPlace& job, Plan& made) {
                                  : kFewestCores;
   if (cores.empty()) {
     made.why =
-        fmt::format("{}, and this process may run on {} alone", where, to_text(machine.allowed));
+        fmt::format("{}, but this process may run only on {}", where, to_text(machine.allowed));
   } else if (cores == machine.allowed) {
     made.why = fmt::format("{}, and all cores that this process may use are among them", where);
   } else if (cores.size() < fewest) {
-    made.why = fmt::format("{}, and {} of them {} too few for {} rank{}", where, cores.size(),
-                           cores.size() == 1 ? "is" : "are", job.local_size,
-                           job.local_size == 1 ? "" : "s");
+    made.why = fmt::format("{}, of which this process may use {}: too few for {} rank{}", where,
+                           cores.size(), job.local_size, job.local_size == 1 ? "" : "s");
   } else {
     made.engine = cores;
     made.node = node_of(machine, cores);

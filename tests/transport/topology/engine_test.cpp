@@ -51,7 +51,7 @@ TEST(Engine, RunsOnTheCoresThatTheUserNamesAndTheOthersWhereTheyWere) {
     EXPECT_EQ(threads.at("gtopk-engine"), Cores{core});
     EXPECT_EQ(threads.at("gtopk-compute"), all);
     EXPECT_EQ(allowed_here(), all);
-    EXPECT_THAT(placement, HasSubstr("GTOPK_BIND says so"));
+    EXPECT_THAT(placement, HasSubstr("set by GTOPK_BIND"));
   }
 }
 

@@ -43,8 +43,8 @@ TEST(BindSetting, IsAnErrorForNonsenseAndForCoresOfOthers) {
     EXPECT_THAT(error_of(text), HasSubstr("GTOPK_BIND is '" + std::string(text) +
                                           "': expected auto, none, or a list of cores"));
   }
-  EXPECT_THAT(error_of("2-4"), HasSubstr("GTOPK_BIND is '2-4', and this process may run on cores "
-                                         "0-3 alone"));
+  EXPECT_THAT(error_of("2-4"), HasSubstr("GTOPK_BIND is '2-4', but this process may run only on "
+                                         "cores 0-3"));
 }
 
 TEST(Placement, FollowsTheUserBeforeThePlan) {
@@ -55,7 +55,7 @@ TEST(Placement, FollowsTheUserBeforeThePlan) {
   EXPECT_THAT(placement(bind_setting("none", kAllowed), plan).engine, IsEmpty());
   const Placement told = placement(bind_setting("2-3", kAllowed), plan);
   EXPECT_EQ(told.engine, (Cores{2, 3}));
-  EXPECT_EQ(told.text, "cores 2-3: GTOPK_BIND says so");
+  EXPECT_EQ(told.text, "cores 2-3: set by GTOPK_BIND");
   EXPECT_EQ(placement(bind_setting("", kAllowed), {.why = kOneNode}).text,
             fmt::format("not bound: {}", kOneNode));
 }

@@ -70,7 +70,7 @@ const std::vector<Case>& cases() {
        "",
        "GPU 0",
        "",
-       "the place of bond0 is unknown",
+       "the location of bond0 is unknown",
        "none",
        -1,
        "is unknown"},
@@ -167,7 +167,7 @@ const std::vector<Case>& cases() {
        "",
        "none",
        -1,
-       "eth0 is near cores 0-7, and this process may run on 8-15 alone"},
+       "eth0 is near cores 0-7, but this process may run only on 8-15"},
       // Ranks that share all cores are not crowded onto fewer cores than ranks.
       {"two_sockets", {0, 8, {"eth0"}}, "", "GPU 0", "eth0", "", "0-7", 0, "eth0"},
       {"two_sockets",
@@ -178,7 +178,7 @@ const std::vector<Case>& cases() {
        "",
        "none",
        -1,
-       "8 of them are too few for 9 ranks"},
+       "of which this process may use 8: too few for 9 ranks"},
       // Two GPUs and two NICs below each switch: one NIC each.
       {"dgx", {0, 8}, "", "GPU 0", "ib0", "switch", "none", -1, kSeveral},
       {"dgx", {1, 8}, "", "GPU 1", "ib1", "switch", "none", -1, kSeveral},
@@ -205,7 +205,7 @@ const std::vector<Case>& cases() {
        "the only one",
        "none",
        -1,
-       "4 of them are too few for 5 ranks"},
+       "of which this process may use 4: too few for 5 ranks"},
       {"asymmetric",
        {0, 3},
        "0-7",
@@ -214,11 +214,11 @@ const std::vector<Case>& cases() {
        "the only one",
        "none",
        -1,
-       "may run on 0-7 alone"},
-      {"no_nic", {0, 2}, "", "", "", "no NIC with a known place is up", "none", -1, "no NIC"},
+       "may run only on 0-7"},
+      {"no_nic", {0, 2}, "", "", "", "no NIC with a known location is up", "none", -1, "no NIC"},
       {"vm", {1, 2}, "", "", "eth0", "the only one", "none", -1, "one NUMA node"},
       {"two_nodes_vm", {0, 2}, "", "", "eth0", "the only one", "none", -1, "all cores that"},
-      {"cgroup", {0, 2}, "", "", "eth0", "the only one", "none", -1, "may run on 8-15 alone"},
+      {"cgroup", {0, 2}, "", "", "eth0", "the only one", "none", -1, "may run only on 8-15"},
       {"four_nodes", {0, 4}, "", "", "eth0", "the only one", "8-11", 2, "eth0 is near cores 8-11"},
       {"four_nodes", {1, 2}, "10-15", "", "eth0", "the only one", "10-11", 2, "eth0"},
   };
@@ -314,9 +314,9 @@ TEST(Plan, LeavesUcxAloneWhereItCannotBeSureOrTheUserHasChosen) {
     const char* why;
   };
   for (const Case& each : std::vector<Case>{
-           {machine("two_sockets"), {}, "eth0, eth1 have no network in common"},
+           {machine("two_sockets"), {}, "eth0, eth1 have no known network in common"},
            {with_networks({"10.1.0.0/16"}, {"10.2.0.0/16"}), {}, "may lead to different hosts"},
-           {with_networks({"10.1.0.0/16"}, {}), {}, "no network in common"},
+           {with_networks({"10.1.0.0/16"}, {}), {}, "no known network in common"},
            {one, told, "UCX_NET_DEVICES is set"},
            {one, {.interfaces_set = true}, "UCX_NET_DEVICES is set"},
            {one, {.beyond_tcp = true}, "UCX_TLS is set"},
@@ -330,10 +330,10 @@ TEST(Plan, LeavesUcxAloneWhereItCannotBeSureOrTheUserHasChosen) {
 }
 
 TEST(Plan, SaysWhyNothingIsKnown) {
-  const Plan made = plan({.source = "hwloc 2 is not here", .allowed = {0, 1}}, {});
-  EXPECT_EQ(made.why, "hwloc 2 is not here");
-  EXPECT_EQ(made.why_nic, "hwloc 2 is not here");
-  EXPECT_EQ(made.why_devices, "hwloc 2 is not here");
+  const Plan made = plan({.source = "hwloc 2 is not available", .allowed = {0, 1}}, {});
+  EXPECT_EQ(made.why, "hwloc 2 is not available");
+  EXPECT_EQ(made.why_nic, "hwloc 2 is not available");
+  EXPECT_EQ(made.why_devices, "hwloc 2 is not available");
   EXPECT_THAT(made.engine, testing::IsEmpty());
 }
 
