@@ -78,7 +78,7 @@ void UcxTransport::flush_all(TimePoint deadline) {
   }
   const auto left = std::count_if(flushes.begin(), flushes.end(), [](auto f) { return !done(f); });
   if (left > 0 && !hurried) {
-    log().warn("{} of {} connections still had messages on their way at the end of close's time",
+    log().warn("{} of {} connections still had messages in flight when the time to close ran out",
                left, flushes.size());
   }
   // UCX frees an unfinished flush when the endpoint is closed by force, which completes it.

@@ -79,7 +79,7 @@ UcxContext::UcxContext(const UcxConfig& config) : library_(loaded_library()) {
   params.mt_workers_shared = 0;
   ucp_context_h context = nullptr;
   const ucs_status_t status = ucp_init(&params, config.get(), &context);
-  throw_unless_ok(status, fmt::format("its start (ucp_init) with {}", config.said_of_transports()));
+  throw_unless_ok(status, fmt::format("startup (ucp_init) with {}", config.said_of_transports()));
   context_.reset(context);
 
   ucp_context_attr_t attributes{};

@@ -91,7 +91,8 @@ bool UcxEndpoint::add_connection(const UcxWorker& worker) {
   if (status != UCS_OK) {
     failure_ = status;
     failed_ = handles_.size();
-    log().error("no endpoint to {} pid {}: {}", info().host, info().process, failure_reason());
+    log().error("cannot create an endpoint to {} pid {}: {}", info().host, info().process,
+                failure_reason());
     attention_ = true;
     return false;
   }
@@ -136,14 +137,14 @@ std::string UcxEndpoint::failure_reason() const {
   }
   if (failure_ == UCS_ERR_ENDPOINT_TIMEOUT) {
     return fmt::format(
-        "no answer from it over {} ({}). Does that interface lead to its host? UCX_NET_DEVICES "
-        "names the one that does",
+        "no answer from it over {} ({}). Does that interface lead to its host? Set "
+        "UCX_NET_DEVICES to the one that does",
         lanes_, ucs_status_string(failure_));
   }
   if (failure_ == UCS_ERR_UNREACHABLE) {
     return fmt::format(
-        "UCX finds no route to it ({}). Do both ranks have a UCX_TLS and UCX_NET_DEVICES in "
-        "common?",
+        "UCX finds no route to it ({}). Do the UCX_TLS and UCX_NET_DEVICES of both ranks have "
+        "entries in common?",
         ucs_status_string(failure_));
   }
   return ucs_status_string(failure_);

@@ -29,8 +29,9 @@ PeerId UcxTransport::add_peer(std::string_view blob) {
   check_process();
   UcxAddress address = decode_ucx_address(blob);
   if (address.key == 0) {
-    throw Error(ErrorKind::kBootstrap, fmt::format("the card given for {} pid {} is its address",
-                                                   address.process.host, address.process.process));
+    throw Error(ErrorKind::kBootstrap,
+                fmt::format("expected the card of {} pid {}, got its address", address.process.host,
+                            address.process.process));
   }
   const auto [entry, fresh] =
       known_.try_emplace(address.process.identity, static_cast<PeerId>(endpoints_.size()));
@@ -56,8 +57,8 @@ void UcxTransport::set_address(PeerId peer, std::string_view blob) {
   UcxAddress address = decode_ucx_address(blob);
   if (address.process.identity != endpoint.info().identity || address.worker.empty()) {
     throw Error(ErrorKind::kBootstrap,
-                fmt::format("what is published as the UCX address of {} pid {} is not: it is {} "
-                            "of {} pid {}",
+                fmt::format("expected the UCX address of {} pid {} to be published, found {} of {} "
+                            "pid {}",
                             endpoint.info().host, endpoint.info().process,
                             address.worker.empty() ? "the card" : "the address",
                             address.process.host, address.process.process));

@@ -90,13 +90,13 @@ std::string describe(const Attempt& attempt) {
     case ETIMEDOUT:
       return fmt::format(
           "{} does not answer: a firewall may drop packets to that port (UCX_TCP_PORT_RANGE says "
-          "on which ports UCX takes connections), or the address may not lead to its host from "
+          "on which ports UCX accepts connections), or the address may not lead to its host from "
           "here (UCX_NET_DEVICES says which interfaces UCX uses)",
           address);
     case ECONNREFUSED:
       return fmt::format(
           "{} refuses connections: its process has ended or has closed that port, or a firewall "
-          "rejects them (UCX_TCP_PORT_RANGE says on which ports UCX takes connections)",
+          "rejects them (UCX_TCP_PORT_RANGE says on which ports UCX accepts connections)",
           address);
     case ENETUNREACH:
     case EHOSTUNREACH:
@@ -108,7 +108,7 @@ std::string describe(const Attempt& attempt) {
       return fmt::format(
           "no route from here to {} ({}): the address may not lead to its host (UCX_NET_DEVICES "
           "says which interfaces UCX uses), or a firewall rejects connections "
-          "(UCX_TCP_PORT_RANGE says on which ports UCX takes them)",
+          "(UCX_TCP_PORT_RANGE says on which ports UCX accepts them)",
           address, std::generic_category().message(attempt.error));
     default:
       return fmt::format("connecting to {} failed: {}", address,
@@ -180,7 +180,7 @@ std::string diagnose_families(const std::vector<TcpAddress>& here,
     return {};
   }
   return fmt::format(
-      "this process takes connections at {} addresses ({}), and it does at {} ones ({}). Set "
+      "this process accepts connections on {} addresses ({}), its peer on {} addresses ({}). Set "
       "UCX_TCP_AF_PRIO=inet6,inet on all ranks if all hosts have IPv6 addresses, else inet,inet6",
       ipv6 ? "IPv6" : "IPv4", to_string(ipv6 ? ipv6_here : ipv4_here), ipv6 ? "IPv4" : "IPv6",
       to_string(ipv6 ? ipv4_there : ipv6_there));

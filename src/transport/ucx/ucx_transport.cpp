@@ -65,8 +65,8 @@ UcxTransport::UcxTransport(const UcxOptions& options)
   if (device_pointers_ == DevicePointers::kAlways && !context_.knows_cuda()) {
     throw Error(ErrorKind::kUnsupported,
                 fmt::format("GTOPK_DEVICE_POINTERS is 1, but UCX has found no CUDA here ({}, "
-                            "UCX_TLS={}): name cuda_copy in GTOPK_UCX_TLS, with a UCX that has it "
-                            "and a GPU, or unset GTOPK_DEVICE_POINTERS",
+                            "UCX_TLS={}): add cuda_copy to GTOPK_UCX_TLS (this needs a UCX with "
+                            "cuda_copy, and a GPU), or unset GTOPK_DEVICE_POINTERS",
                             context_.library(), config_.value("TLS")));
   }
 }
@@ -390,14 +390,14 @@ bool UcxTransport::abandon_half_arrived() {
 }
 
 void UcxTransport::fail_everything(const UcxEndpoint& cause) {
-  log().warn("UCX is shut down: {} pid {} was given up on in the middle of a message",
+  log().warn("UCX is shut down: this process gave up on {} pid {} in the middle of a message",
              cause.info().host, cause.info().process);
   for (PeerId peer = 0; peer < endpoints_.size(); ++peer) {
     UcxEndpoint& endpoint = endpoints_[peer];
     if (endpoint.state() == UcxEndpoint::State::kConnected && !endpoint.departure_expected) {
       failures_.push_back({.peer = peer,
-                           .reason = "UCX was shut down here, as another peer was given up on in "
-                                     "the middle of a message"});
+                           .reason = "UCX was shut down here, as this process gave up on another "
+                                     "peer in the middle of a message"});
     }
   }
   close(Duration::zero());
@@ -424,7 +424,7 @@ void UcxTransport::check_process() const {
         ErrorKind::kTransport,
         fmt::format(
             "process {} was forked from process {} after gtopk had started UCX there, and cannot "
-            "use its connections: fork before init_process_group, or start workers by spawn",
+            "use its connections: fork before init_process_group, or start workers with spawn",
             getpid(), self_.process));
   }
 }

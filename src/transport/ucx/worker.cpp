@@ -46,8 +46,8 @@ UcxWorker::UcxWorker(const UcxContext& context, std::string_view tls, std::strin
   if (status == UCS_ERR_BUSY && !ports.empty()) {
     throw Error(
         ErrorKind::kTransport,
-        fmt::format("no TCP port is free for UCX on this host: {} gives one to each process "
-                    "and interface, and other processes have them; widen it",
+        fmt::format("no TCP port is free for UCX on this host: each process takes one port of {} "
+                    "for each interface, and other processes hold them all; widen the range",
                     ports));
   }
   const std::string no_room = status == UCS_OK ? "" : posix_shortage(tls);
