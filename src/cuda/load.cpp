@@ -34,14 +34,14 @@ const Calls* load_calls(const std::string& folder) {
   if (get == nullptr) {
     const char* const why = dlerror();
     throw std::runtime_error(
-        fmt::format("gtopk: the kernels for GPUs in {} cannot be used: {}. Name others in {}, or "
-                    "none: tensors are then copied to the host and back",
+        fmt::format("gtopk: the kernels for GPUs in {} cannot be used: {}. Set {} to another "
+                    "library, or to none: tensors are then copied to the host and back",
                     name, why != nullptr ? why : "unknown error", kKernelsVariable));
   }
   const Calls* const calls = get();
   if (calls->version != Calls::kVersion) {
     throw std::runtime_error(
-        fmt::format("gtopk: the kernels for GPUs in {} are of version {}, this library takes "
+        fmt::format("gtopk: the kernels for GPUs in {} are of version {}, this library needs "
                     "version {}",
                     name, calls->version, Calls::kVersion));
   }

@@ -8,7 +8,8 @@ namespace gtopk::gpu {
 
 void AccKernels::finds_by(const cuda::FindCall& find, const cuda::GatherCall& gather) {
   answer_ = [find, gather, &kernels = kernels_, &launcher = launcher_](Driver::Stream stream) {
-    check_kernels(kernels, kernels.find(find, stream), launcher.device(), "find what is heavy");
+    check_kernels(kernels, kernels.find(find, stream), launcher.device(),
+                  "find the heaviest entries");
     check_kernels(kernels, kernels.gather(gather, stream), launcher.device(), "gather");
   };
 }

@@ -21,8 +21,8 @@ Driver load_driver() {
   if (library == nullptr) {
     const char* const why = dlerror();
     throw Failure(
-        fmt::format("memory of a GPU needs the GPU's driver, and {} cannot be used: {}. Install "
-                    "the driver, or name its library in {}",
+        fmt::format("GPU memory needs the GPU's driver, but {} cannot be used: {}. Install the "
+                    "driver, or name its library in {}",
                     name, why != nullptr ? why : "unknown error", kDriverVariable));
   }
   const auto find = [&](const char* symbol, auto& into) {

@@ -94,7 +94,7 @@ std::uint32_t test_waits(const Driver& driver, Driver::Stream stream,
         throw Failure(
             fmt::format("a stream did not see a number in memory within {} ms", limit.count()));
       }
-      driver.check(result, "tell what a stream has done");
+      driver.check(result, "query a stream");
     };
     flag.store(next, std::memory_order_release);
     wait_for(next);

@@ -12,7 +12,7 @@ namespace {
 
 std::byte* allocate(const Driver& driver, std::size_t bytes) {
   std::uint64_t address = 0;
-  driver.check(driver.allocate(&address, bytes), fmt::format("give {} bytes of memory", bytes));
+  driver.check(driver.allocate(&address, bytes), fmt::format("allocate {} bytes of memory", bytes));
   return reinterpret_cast<std::byte*>(address);
 }
 
@@ -48,7 +48,7 @@ SelfTestRun::SelfTestRun(const Driver& driver, const cuda::Calls& kernels, Drive
   const Driver::Result result = driver.allocate_pinned(&memory, mirrored + pinned, 0);
   if (result != 0) {
     release(driver, device_);
-    driver.check(result, fmt::format("give {} bytes of pinned memory", mirrored + pinned));
+    driver.check(result, fmt::format("allocate {} bytes of pinned memory", mirrored + pinned));
   }
   pinned_ = static_cast<std::byte*>(memory);
 }
@@ -76,7 +76,7 @@ std::size_t SelfTestRun::take(std::size_t bytes, std::size_t& taken, std::size_t
   const std::size_t at = taken;
   taken += (bytes + kLine - 1) / kLine * kLine;
   if (taken > size) {
-    throw std::logic_error("a call of the self-test takes more memory than it said");
+    throw std::logic_error("a call of the self-test takes more memory than it declared");
   }
   return at;
 }
@@ -124,7 +124,7 @@ void SelfTestRun::wait() {
   }
   stuck_ = true;
   fail(result == Driver::kNotReady
-           ? fmt::format("expected its end, not seen within {} ms", limit_.count())
+           ? fmt::format("expected to end within {} ms, still running", limit_.count())
            : fmt::format("expected success, seen {} ({})", driver_.name_of(result), result));
   throw Stuck(report_.failures.back());
 }

@@ -108,7 +108,7 @@ std::vector<BadInput> table() {
       {ALLREDUCE,
        {"-m", "cuda"},
        1,
-       "--memory cuda: memory of a GPU needs the GPU's driver, and /nowhere/libcuda.so.1 cannot be "
+       "--memory cuda: GPU memory needs the GPU's driver, but /nowhere/libcuda.so.1 cannot be "
        "used: ",
        {{"GTOPK_CUDA_DRIVER", "/nowhere/libcuda.so.1"}}},
       {ALLREDUCE,

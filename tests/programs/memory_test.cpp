@@ -279,11 +279,11 @@ TEST(PingpongOnAGpu, BothRanksSayWhichOfThemHasNone) {
                   {{"GTOPK_CUDA_DRIVER", "/nowhere/libcuda.so.1"}});
   const Ended ended = without.join();
   EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.err, HasSubstr("gtopk-pingpong: rank 1: --memory cuda: memory of a GPU needs"));
+  EXPECT_THAT(ended.err, HasSubstr("gtopk-pingpong: rank 1: --memory cuda: GPU memory needs"));
   const Ended served = with.join();
   EXPECT_EQ(served.code, 1);
   EXPECT_THAT(served.err,
-              HasSubstr("gtopk-pingpong: rank 0: rank 1: --memory cuda: memory of a GPU needs"));
+              HasSubstr("gtopk-pingpong: rank 0: rank 1: --memory cuda: GPU memory needs"));
   for (const Ended& each : {ended, served}) {
     EXPECT_EQ(std::ranges::count(each.err, '\n'), 1) << each.err;
   }
