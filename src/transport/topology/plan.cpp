@@ -206,9 +206,12 @@ void bind_engine(const Topology& machine, const JobPlace& job, Plan& made) {
         fmt::format("{}, but this process may run only on {}", where, to_text(machine.allowed));
   } else if (cores == machine.allowed) {
     made.why = fmt::format("{}, and all cores that this process may use are among them", where);
+  } else if (cores.size() < kFewestCores) {
+    made.why = fmt::format("{}, of which this process may use {}: too few to bind to", where,
+                           cores.size());
   } else if (cores.size() < fewest) {
-    made.why = fmt::format("{}, of which this process may use {}: too few for {} rank{}", where,
-                           cores.size(), job.local_size, job.local_size == 1 ? "" : "s");
+    made.why = fmt::format("{}, of which this process may use {}: too few for {} ranks", where,
+                           cores.size(), job.local_size);
   } else {
     made.engine = cores;
     made.node = node_of(machine, cores);

@@ -158,7 +158,7 @@ const std::vector<Case>& cases() {
        "",
        "none",
        -1,
-       "1 of them is too few"},
+       "of which this process may use 1: too few to bind to"},
       {"two_sockets",
        {0, 4, {"eth0"}},
        "8-15",

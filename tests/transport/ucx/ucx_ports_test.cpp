@@ -63,8 +63,8 @@ bool accepts(std::uint16_t port) {
   return connected;
 }
 
-/// A UCX worker that cannot have its port leaves its record of the interface behind (1.22, 616 bytes).
-/// A suppression would not find it: the stack ends at UCX's calloc, for want of frame pointers.
+/// A UCX worker that cannot have its port leaks its record of the interface (1.22, 616 bytes). A
+/// suppression would not match: UCX has no frame pointers, so the stack ends at its calloc.
 class LeaksOfUcx {
 #if defined(__SANITIZE_ADDRESS__)
   __lsan::ScopedDisabler off_;
