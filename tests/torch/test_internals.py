@@ -25,7 +25,7 @@ pytestmark = pytest.mark.loopback
 def test_another_version_of_torch_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     check_torch("here", (2, 11), (2, 15))
     monkeypatch.setattr(torch, "__version__", "2.16.1+cpu")
-    with pytest.raises(ImportError, match=r"here reads .* from 2\.11 to 2\.15, and torch 2\.16\.1"):
+    with pytest.raises(ImportError, match=r"here relies .* 2\.11 to 2\.15, but torch 2\.16\.1"):
         check_torch("here", (2, 11), (2, 15))
 
 

@@ -210,5 +210,5 @@ def test_a_port_that_is_taken_is_named_with_the_variable(monkeypatch: pytest.Mon
         place = {"SLURM_PROCID": "0", "MASTER_PORT": str(taken.getsockname()[1])}
         for variable, value in {**TASK, **place}.items():
             monkeypatch.setenv(variable, value)
-        with pytest.raises(dist.DistNetworkError, match="set MASTER_PORT to a free one"):
+        with pytest.raises(dist.DistNetworkError, match="set MASTER_PORT to a free port"):
             gtopk.launch_env()

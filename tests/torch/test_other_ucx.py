@@ -86,7 +86,7 @@ def test_older_ucx_loaded_first_is_an_import_error_that_names_both(older, name, 
     assert f"ImportError: gtopk: this process has already loaded UCX {version}" in said
     assert f"({older / name})" in said
     assert f"needs UCX {libucx.__version__} ({OURS / 'libucp.so'}) or newer" in said
-    assert "call libucx.load_library() before you import" in said
+    assert "call libucx.load_library() before importing" in said
 
 
 def test_older_ucx_loaded_first_does_not_disturb_import_torch(older):

@@ -150,7 +150,7 @@ def test_a_time_out_leaves_a_file_of_each_rank(tmp_path: pathlib.Path) -> None:
 
 def test_without_a_group_there_is_nothing_to_read() -> None:
     done = run_script("import gtopk\ngtopk.flight_recorder()")
-    assert "RuntimeError: gtopk: nothing is recorded, as this process is in no" in done.stderr
+    assert "RuntimeError: gtopk: nothing is recorded, as this process is not in a" in done.stderr
 
 
 def test_an_environment_that_makes_no_sense_is_an_error() -> None:

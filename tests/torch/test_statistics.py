@@ -80,7 +80,7 @@ def trains_over_a_group_beside_the_default_one(me: Rank) -> None:
     """As frameworks do that make a group of their own: DDP reduces over it."""
     store = dist.PrefixStore("beside", me.store)
     dist.init_process_group("gloo", store=store, rank=me.rank, world_size=me.size)
-    with pytest.raises(RuntimeError, match="this process has been in no gtopk group"):
+    with pytest.raises(RuntimeError, match="this process has not been in a gtopk group"):
         gtopk.stats()
     group = dist.new_group(list(range(me.size)), backend="gtopk")
     ddp = DistributedDataParallel(nn.Linear(64, 64), process_group=group)
@@ -112,7 +112,7 @@ def refused():
     try:
         gtopk.stats()
     except RuntimeError as error:
-        return "has been in no gtopk group" in str(error)
+        return "has not been in a gtopk group" in str(error)
 assert refused()
 def count():
     dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)

@@ -103,9 +103,9 @@ def check_torch(module: str, first: tuple[int, int], last: tuple[int, int]) -> N
     major, minor = map(int, torch.__version__.split(".")[:2])
     if not first <= (major, minor) <= last:
         raise ImportError(
-            f"gtopk: {module} reads what is private in torch, as it is from "
-            f"{first[0]}.{first[1]} to {last[0]}.{last[1]}, and torch {torch.__version__} is "
-            "loaded: install one of these versions, or a gtopk that knows this one"
+            f"gtopk: {module} relies on what is private in torch, as it is in versions "
+            f"{first[0]}.{first[1]} to {last[0]}.{last[1]}, but torch {torch.__version__} is "
+            "loaded: install one of these versions, or a gtopk that supports this one"
         )
 
 
@@ -184,8 +184,8 @@ def _check_secret(native: Any, rank: int, size: int) -> None:
         _warned = True
         warnings.warn(
             "gtopk: GTOPK_SECRET and GTOPK_SECRET_FILE do not protect torch's store, in which the "
-            "ranks of torch.distributed meet: whoever reaches its port can read and write it. They "
-            "protect the store of programs without torch",
+            "ranks of torch.distributed meet: anyone who can reach its port can read and write it. "
+            "They protect the store of programs that do not use torch",
             stacklevel=2,
         )
 

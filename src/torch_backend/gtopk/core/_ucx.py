@@ -55,9 +55,9 @@ def _is_present(lib: str, needed: str) -> bool:
     if version is not None and version[:2] >= tuple(map(int, needed.split(".")[:2])):
         return True
     raise ImportError(
-        f"gtopk: this process has already loaded {_describe(others)}, and gtopk needs UCX {needed} "
+        f"gtopk: this process has already loaded {_describe(others)}, but gtopk needs UCX {needed} "
         f"({os.path.join(lib, 'libucp.so')}) or newer. A process can have only one UCX. Load "
-        "gtopk's first: call libucx.load_library() before you import what loads the other one, "
+        "gtopk's first: call libucx.load_library() before importing whatever loads the other one, "
         "such as mpi4py, which then uses gtopk's too"
     )
 

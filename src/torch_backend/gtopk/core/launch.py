@@ -70,8 +70,8 @@ def meet_by_pmix(
     for name, given in parse_qs(urlsplit(url).query).items():
         if given != [str(getattr(place, name, None))]:
             raise ValueError(
-                f"gtopk: pmix:// was given {name}={given[0]}, and the launcher says "
-                f"{getattr(place, name, 'nothing of it')}: leave it out"
+                f"gtopk: pmix:// was given {name}={given[0]}, but the launcher says "
+                f"{getattr(place, name, 'nothing about it')}: leave {name} out"
             )
     store = TCPStore(
         host,
@@ -82,7 +82,7 @@ def meet_by_pmix(
         multi_tenant=True,
     )
     yield store, place.rank, place.world_size
-    raise RuntimeError("gtopk: a group cannot meet again by the same pmix:// rendezvous")
+    raise RuntimeError("gtopk: a group cannot meet again through the same pmix:// rendezvous")
 
 
 def _find(timeout: timedelta) -> tuple[_Place, str, int]:
@@ -117,7 +117,7 @@ def _serve(world_size: int, port: int = 0) -> int:
             )
         except DistNetworkError as error:
             raise DistNetworkError(
-                f"gtopk: rank 0 cannot serve its store at port {port}, which follows from Slurm's "
-                f"job and step or is MASTER_PORT: set MASTER_PORT to a free one ({error})"
+                f"gtopk: rank 0 cannot serve its store at port {port}, which is MASTER_PORT or "
+                f"follows from Slurm's job and step: set MASTER_PORT to a free port ({error})"
             ) from error
     return int(_served.port)

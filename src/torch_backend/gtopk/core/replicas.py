@@ -113,7 +113,7 @@ class ReplicaGroup(ProcessGroup):
                 self._group, self._backend = group, backend
                 return
         backend.abort()
-        raise DistBackendError("gtopk: abort() was called while the group was configured")
+        raise DistBackendError("gtopk: abort() was called while the group was being configured")
 
     @property
     def supports_reconfigure(self) -> bool:
@@ -153,7 +153,7 @@ class ReplicaGroup(ProcessGroup):
         if len(set(names)) < len(names) or self._name not in names:
             raise ValueError(
                 "gtopk: reconfigure needs distinct handles, one of them this replica's; given "
-                f"{len(names)}{'' if self._name in names else ', none of them this one'}"
+                f"{len(names)}" + ("" if self._name in names else ", none of them this replica's")
             )
         timeout = self._timeout if options.timeout is None else options.timeout
         address = f"{places[0]['store']}/gtopk/{options.uuid}"
@@ -179,7 +179,7 @@ class ReplicaGroup(ProcessGroup):
         error = backend.get_error().name
         if error == "SUCCESS":
             return None
-        return DistBackendError(f"gtopk: the replicas' group is over: {error}")
+        return DistBackendError(f"gtopk: the replicas' group has ended: {error}")
 
     def shutdown(self) -> None:
         """Leave the group; wait up to 2 s for operations in flight."""
@@ -285,7 +285,7 @@ def _store_at(address: str, timeout: timedelta) -> Store:
     place, _, prefix = address.partition("/")
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError(f"gtopk: a store's address is host:port/prefix, given '{address}'")
+        raise ValueError(f"gtopk: a store's address must be host:port/prefix, given '{address}'")
     client = TCPStore(
         host.strip("[]"), int(port), is_master=False, wait_for_workers=False, timeout=timeout
     )

@@ -29,7 +29,7 @@ def untraced(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]
     call._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
-        "gtopk's sparse exchanges are no part of a graph"
+        "gtopk's sparse exchanges are not part of a graph"
     )
     return call
 

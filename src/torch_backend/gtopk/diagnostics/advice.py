@@ -46,7 +46,7 @@ def warn_of_dear_phases(
         if sparse > MARGIN * dense and backend_of(group).rank() == 0:
             texts.append(
                 f"gtopk: density={density} in the warm-up is predicted to cost more than dense: "
-                f"{1e3 * sparse:.3g} ms and not {1e3 * dense:.3g} for {unit.selected_numel} "
+                f"{1e3 * sparse:.3g} ms instead of {1e3 * dense:.3g} ms for {unit.selected_numel} "
                 f"elements: use {phase} for that phase, or a lower density"
             )
     for text in texts:

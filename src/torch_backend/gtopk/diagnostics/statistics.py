@@ -72,7 +72,7 @@ def stats(group: dist.ProcessGroup | None = None) -> Statistics:
         counts, seconds, transport = _native.load().statistics(None)
         if not counts:
             raise RuntimeError(
-                "gtopk: there are no statistics, as this process has been in no gtopk group"
+                "gtopk: there are no statistics, as this process has not been in a gtopk group"
             )
         figures = {**counts, **seconds, "transport": transport}
     else:
@@ -102,6 +102,6 @@ def flight_recorder() -> dict[str, Any]:
     """
     record = _native.load().flight_record()
     if not record:
-        raise RuntimeError("gtopk: nothing is recorded, as this process is in no gtopk group")
+        raise RuntimeError("gtopk: nothing is recorded, as this process is not in a gtopk group")
     told: dict[str, Any] = json.loads(record)
     return told
