@@ -166,7 +166,7 @@ def test_a_state_holds_its_algorithm_to_its_semantics():
         ({"d": 0, "k": 1}, "d must be a whole number, 1 or more, given 0"),
         ({"d": 100}, "exactly one of k and density"),
         ({"d": 100, "k": 1, "semantics": "all"}, "semantics='all' is unknown"),
-        ({"d": 100, "k": 1, "dtype": torch.int32}, "tensor of dtype must be one of float32"),
+        ({"d": 100, "k": 1, "dtype": torch.int32}, "gtopk: dtype must be one of float32"),
     ],
 )
 def test_bad_arguments_of_plan_are_value_errors(arguments, message):

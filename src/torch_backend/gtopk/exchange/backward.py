@@ -254,9 +254,9 @@ class Backward:
         """Raise RuntimeError during a backward, as exchanges in flight would be abandoned."""
         if self.is_open and current_backward() is not None:
             raise RuntimeError(
-                "gtopk: in a backward, for example in a hook of it, nobody may save, load, copy or "
-                "skip() its SparseState, set the density, or call zero_grad() of a "
-                "DistributedOptimizer: wait until it has ended"
+                "gtopk: during a backward, for example in one of its hooks, do not save, load, "
+                "copy or skip() its SparseState, set the density, or call zero_grad() of a "
+                "DistributedOptimizer: wait until the backward has ended"
             )
         self.source.check_outside()
 

@@ -183,7 +183,9 @@ def check_clipping(clip_norm: object, clip: str) -> float | None:
     _check("clip", clip, CLIPS)
     if clip_norm is None:
         if clip != "model":
-            raise ValueError(f"gtopk: clip={clip!r} needs clip_norm=, without which nothing clips")
+            raise ValueError(
+                f"gtopk: clip={clip!r} needs clip_norm=, without which nothing is clipped"
+            )
         return None
     norm = _real(clip_norm)
     if not 0 < norm < math.inf:

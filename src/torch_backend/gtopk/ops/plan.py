@@ -110,7 +110,7 @@ def plan_with(
 ) -> Plan | None:
     """See plan(). Call it on a rank of the group, with options of any algorithm."""
     like = torch.empty(0, dtype=dtype, device="cpu")
-    check_tensor(like, "a tensor of dtype")
+    check_tensor(like, "dtype")
     return told(backend_of(group).plan(d, like, options, refresh))
 
 
