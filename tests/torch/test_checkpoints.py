@@ -230,13 +230,13 @@ def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
     import torch.distributed.checkpoint as dcp
 
     dcp.save({"weight": torch.zeros(3)}, checkpoint_id=path / "foreign")
-    with pytest.raises(ValueError, match=r"is no checkpoint of gtopk\.save: it has no 'gtopk'"):
+    with pytest.raises(ValueError, match=r"is not a checkpoint of gtopk\.save: it has no 'gtopk'"):
         gtopk.load(state, path / "foreign")
     other = gtopk.SparseState(nn.Linear(64, 64).named_parameters())
-    with pytest.raises(ValueError, match="the saved state is of other parameters"):
+    with pytest.raises(ValueError, match="the saved state is for other parameters"):
         gtopk.load(other, path / "whole")
     assert gtopk.load(other, path / "whole", strict=False).missing_keys == ["weight"]
-    with pytest.raises((ValueError, RuntimeError), match="saved state is of other parameters"):
+    with pytest.raises((ValueError, RuntimeError), match="saved state is for other parameters"):
         gtopk.load(other, path / "whole", strict=me.rank == 2)
     state.step = me.rank
     with pytest.raises(ValueError, match="step is"):
@@ -249,7 +249,7 @@ def check_other_paths_are_named_on_every_rank_and_nothing_is_written(me: Rank) -
     state = gtopk.SparseState(network().named_parameters())
     own = path_of(folder) / ("own" if me.rank == 1 else "all")
     other = r"'\S+all' here and '\S+own' on rank 1" if me.rank != 1 else r"own'.*all' on rank 0"
-    with pytest.raises(ValueError, match=rf"another path on rank {me.rank} than .*{other}"):
+    with pytest.raises(ValueError, match=rf"different path on rank {me.rank} than .*{other}"):
         gtopk.save(state, own)
     dist.barrier()
     assert not any(path_of(folder).iterdir())

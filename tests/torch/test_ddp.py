@@ -208,9 +208,11 @@ def check_a_state_of_another_rank_is_refused(me: Rank) -> None:
     state().load_state_dict(saved)
     other = (me.rank + 1) % 4
     for strict in (True, False):
-        with pytest.raises(ValueError, match=f"rank {other}, this is rank {me.rank}"):
+        with pytest.raises(ValueError, match=f"rank {other}, but this is rank {me.rank}"):
             state().load_state_dict({**saved, "place": {"rank": other, "ranks": 4}}, strict)
-        with pytest.raises(ValueError, match=r"one of 8 ranks, this run has 4: use gtopk\.save"):
+        with pytest.raises(
+            ValueError, match=r"one of 8 ranks, but this run has 4: use gtopk\.save"
+        ):
             state().load_state_dict({**saved, "place": {"rank": me.rank, "ranks": 8}}, strict)
 
 

@@ -167,7 +167,7 @@ def check_a_resumed_run_keeps_what_was_chosen(me: Rank) -> None:
     assert not other.layers
     assert len(other.units) == units
     broken = {**saved, "adaptive": {"bounds": list(BOUNDS), "layers": [["x"]]}}
-    with pytest.raises(ValueError, match=r"no saved SparseState: a layer of 'adaptive' must be"):
+    with pytest.raises(ValueError, match=r"not a saved SparseState: a layer of 'adaptive' must be"):
         again.load_state_dict(broken)
 
 

@@ -30,15 +30,15 @@ def check_a_state_of_another_run_is_refused(me: Rank) -> None:
     saved = outer.optimizer.state_dict()
     for damage, message in (
         ({"format": 9}, "has format 9, not 1"),
-        ({"place": {"rank": 0, "ranks": 9}}, "one of 9 ranks, this run has 4"),
+        ({"place": {"rank": 0, "ranks": 9}}, "one of 9 ranks, but this run has 4"),
         ({"settings": {**saved["gtopk"]["settings"], "lr": 1.0}}, "lr=1.0, .* lr=0.7"),
-        ({"velocity": {}}, "'0.bias' is here, and not saved"),
+        ({"velocity": {}}, "'0.bias' is here, but not saved"),
         ({"parameters": {**saved["gtopk"]["parameters"], "0.bias": 3}}, r"shape \[64\], has 3"),
         ({"rounds": None}, "rounds"),
     ):
         with pytest.raises(ValueError, match=message):
             outer.optimizer.load_state_dict({**saved, "gtopk": {**saved["gtopk"], **damage}})
-    with pytest.raises(ValueError, match="no saved OuterOptimizer: it is no dict"):
+    with pytest.raises(ValueError, match="not a saved OuterOptimizer: it is not a dict"):
         outer.optimizer.load_state_dict({**saved, "gtopk": 3})
     plain = inner_of(network())
     outer.optimizer.load_state_dict(plain.state_dict())

@@ -156,13 +156,15 @@ def check_what_cannot_be_loaded_says_why_and_changes_nothing(me: Rank) -> None:
     state = gtopk.SparseState(network().named_parameters(), density=0.02)
     refused("is an OuterOptimizer's checkpoint", state)
     wide = nn.Sequential(nn.Linear(3, 2))
-    refused("the saved model is another one", Outer(me.rank, wide, preset="sparseloco").optimizer)
+    refused(
+        "the saved model differs from this one", Outer(me.rank, wide, preset="sparseloco").optimizer
+    )
     refused("error_decay=0.95", Outer(me.rank, preset="sparseloco", error_decay=0.5).optimizer)
     gtopk.save(state, path / "sparse")
-    refused("is one of a SparseState", outer.optimizer, path / "sparse")
-    with pytest.raises((FileExistsError, RuntimeError), match="holds a checkpoint already"):
+    refused("is that of a SparseState", outer.optimizer, path / "sparse")
+    with pytest.raises((FileExistsError, RuntimeError), match="already holds a checkpoint"):
         gtopk.save(outer.optimizer, path, overwrite=False)
-    with pytest.raises(ValueError, match="got another path"):
+    with pytest.raises(ValueError, match="got a different path"):
         gtopk.save(outer.optimizer, path / str(me.rank))
     if me.rank == 1:
         outer.step()  # no exchange
@@ -174,7 +176,7 @@ def check_what_cannot_be_loaded_says_why_and_changes_nothing(me: Rank) -> None:
         (lost,) = path.glob("version-*/replica-2.pt")
         lost.unlink()
     dist.barrier()
-    refused(r"replica-2.pt is not there", outer.optimizer)
+    refused(r"replica-2.pt does not exist", outer.optimizer)
     if me.rank == 0:
         lost.write_bytes(b"of another program")
     dist.barrier()

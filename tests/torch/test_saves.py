@@ -258,7 +258,7 @@ def check_overwrite_false_is_refused_on_every_rank(me: Rank) -> None:
             dist.barrier()
             error = FileExistsError if me.rank == 0 else RuntimeError
             for each in (make, other):
-                with pytest.raises(error, match="holds a checkpoint already: save into another"):
+                with pytest.raises(error, match="already holds a checkpoint: save into another"):
                     gtopk.save(state_at(NEW, each(me)), name, overwrite=False)
             check_holds(name, OLD, make, me)
             # Shards take the place of ranks, and ranks of shards.
@@ -352,12 +352,12 @@ BROKEN = {
     "a version that was not copied": (
         lambda saved: (saved / "CURRENT").write_text("version-4\n"),
         FileNotFoundError,
-        "CURRENT names version-4, which is not there: copy the folder whole",
+        "CURRENT names version-4, which does not exist: copy the whole folder",
     ),
     "CURRENT of zeros": (
         lambda saved: (saved / "CURRENT").write_bytes(b"\0" * 10),
         ValueError,
-        "CURRENT must name a version, such as version-1, and says",
+        "CURRENT must name a version, such as version-1, but contains",
     ),
     "a version without .metadata": (
         lambda saved: (gtopk.save(one_state(), saved), (saved / "version-1/.metadata").unlink()),
@@ -393,7 +393,7 @@ def test_an_old_version_that_stays_is_warned_of_and_the_new_one_counts(tmp_path)
     gtopk.save(one_state(1), tmp_path)
     with (
         mock.patch("shutil.rmtree"),
-        pytest.warns(UserWarning, match="saved before could not be removed: .*/version-1"),
+        pytest.warns(UserWarning, match="earlier saves could not be removed: .*/version-1"),
     ):
         gtopk.save(one_state(2), tmp_path)
     loaded = one_state()

@@ -239,7 +239,7 @@ def test_on_four_ranks(four: RankSet, check) -> None:
 
 def test_parameters_of_float16_are_refused() -> None:
     model = nn.Linear(64, 64).half()
-    with pytest.raises(ValueError, match="scaler= with float16 parameters"):
+    with pytest.raises(ValueError, match="scaler= was given with float16 parameters"):
         gtopk.SparseState(model.named_parameters(), scaler=scaler())
 
 

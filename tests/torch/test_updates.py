@@ -252,7 +252,7 @@ def check_what_cannot_be_is_an_error(me: Rank) -> None:
         training.step()
     saved = state.state_dict()
     gradients = Training(me.rank).hooked()
-    with pytest.raises(ValueError, match=r"has accumulate='update', this one 'gradient'"):
+    with pytest.raises(ValueError, match=r"has accumulate='update', but this one has 'gradient'"):
         gradients.load_state_dict(saved)
 
 

@@ -191,7 +191,7 @@ class Config:
         devices = sorted({str(each.device or "cpu") for each in parameters})
         if len(devices) > 1:
             raise NotImplementedError(
-                "gtopk: a SparseState takes parameters on one device, given some on "
+                "gtopk: the parameters of a SparseState must be on one device, given some on "
                 f"{' and '.join(devices)}"
             )
 

@@ -56,7 +56,8 @@ def _said(parameter: Parameter) -> str:
 
 _STATES = (
     "the ranks' SparseStates are not alike",
-    "Make models and states in the same way on every rank, and load the checkpoint of one step",
+    "Make models and states in the same way on every rank, and load the checkpoint of the same "
+    "step",
 )
 
 

@@ -68,8 +68,8 @@ class Rates:
             if not (rate > 0 and math.isfinite(rate)):
                 raise ValueError(
                     f"gtopk: accumulate='update' with lr={rate} in group {number} of the "
-                    f"optimizer ('{name}'): rates must be above 0, as a step at 0 loses what "
-                    "is delivered: start the schedule above 0"
+                    f"optimizer ('{name}'): rates must be above 0, as a step with rate 0 loses "
+                    "what is delivered: start the schedule above 0"
                 )
             rates[name] = rate
         return rates
@@ -88,14 +88,14 @@ def check_scaler(scaler: object, units: Sequence[Unit]) -> None:
         return
     if not callable(getattr(scaler, "get_scale", None)):
         raise ValueError(
-            "gtopk: scaler must be a torch.amp.GradScaler, or have its get_scale(), given "
+            "gtopk: scaler must be a torch.amp.GradScaler, or have a get_scale() like it, given "
             f"{type(scaler).__name__}"
         )
     if any(unit.dtype == torch.float16 for unit in units):
         raise ValueError(
-            "gtopk: scaler= with float16 parameters, whose gradients GradScaler does not unscale: "
-            "keep the parameters in float32 and compute under torch.autocast, and under FSDP2 with "
-            "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+            "gtopk: scaler= was given with float16 parameters, whose gradients GradScaler does not "
+            "unscale: keep the parameters in float32 and compute under torch.autocast, and under "
+            "FSDP2 with MixedPrecisionPolicy(reduce_dtype=torch.float32)"
         )
 
 
@@ -103,5 +103,7 @@ def scale_of(scaler: Scaler) -> float:
     """Return the scale of the current backward. Raise ValueError if it is not a valid scale."""
     scale = float(scaler.get_scale())
     if not (scale > 0 and math.isfinite(scale)):
-        raise ValueError(f"gtopk: a loss scale must be finite and above 0, the scaler's is {scale}")
+        raise ValueError(
+            f"gtopk: a loss scale must be finite and above 0, but the scaler's is {scale}"
+        )
     return scale

@@ -140,16 +140,16 @@ def _check(here: Mapping[str, Known], there: Mapping[str, Known]) -> None:
         mine, theirs = here.get(name), there.get(name)
         if mine is None or theirs is None or mine[:2] != theirs[:2]:
             raise ValueError(
-                f"gtopk: the saved state is of other parameters: '{name}' is {_said(mine)} here "
-                f"and {_said(theirs)} there; strict=False loads what fits"
+                f"gtopk: the saved state is for other parameters: '{name}' is {_said(mine)} here "
+                f"and {_said(theirs)} in the saved state; strict=False loads what fits"
             )
         if theirs.large and not mine.large:
             raise ValueError(
-                f"gtopk: '{name}' has a residual in the saved state, and is too small for one in "
-                "these shards: set min_numel= to no more than its elements in one of them, or drop "
-                "the residual with strict=False"
+                f"gtopk: '{name}' has a residual in the saved state, but is too small for one in "
+                "these shards: set min_numel= to at most the number of its elements in a shard, or "
+                "drop the residual with strict=False"
             )
 
 
 def _said(known: Known | None) -> str:
-    return "nothing" if known is None else f"{list(known.shape)} with residuals in {known.dtype}"
+    return "absent" if known is None else f"{list(known.shape)} with residuals in {known.dtype}"

@@ -75,7 +75,7 @@ class Residuals:
         unexpected = sorted(saved.keys() - fit)
         if strict and (missing or unexpected):
             raise ValueError(
-                "gtopk: the saved residuals are those of other parameters: none matches "
+                "gtopk: the saved residuals are for other parameters: none matches "
                 f"{missing}, and {unexpected} are not expected; strict=False loads the others"
             )
         load_into(mine, saved)

@@ -72,7 +72,7 @@ class Saved:
 
 def read(saved: object) -> Saved:
     """Read a saved state; raise ValueError naming the first missing or invalid key."""
-    _check(isinstance(saved, Mapping), "it is no dict", saved)
+    _check(isinstance(saved, Mapping), "it is not a dict", saved)
     assert isinstance(saved, Mapping)
     for key in ("format", "units", "step", "place", "residuals"):
         _check(key in saved, f"it has no '{key}'", list(saved))
@@ -81,7 +81,7 @@ def read(saved: object) -> Saved:
     units, where, residuals = saved["units"], saved["place"], saved["residuals"]
     _check(
         isinstance(units, (list, tuple)) and all(_is_unit(each) for each in units),
-        "'units' must be a list of what a unit holds",
+        "'units' must be a list of what each unit holds",
         units,
     )
     check_whole(saved["step"], "the saved state's 'step'", 0)
@@ -122,7 +122,7 @@ def _check_tensors(tensors: object, one: str, all_of_them: str) -> None:
     _check(isinstance(tensors, Mapping), f"'{all_of_them}' must be a dict", tensors)
     assert isinstance(tensors, Mapping)
     for name, tensor in tensors.items():
-        _check(isinstance(name, str), f"a name in '{all_of_them}' is no string", name)
+        _check(isinstance(name, str), f"a name in '{all_of_them}' is not a string", name)
         _check(
             isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided,
             f"the {one} of '{name}' must be a dense tensor",
@@ -247,9 +247,9 @@ def check_parameters(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]]) -
     for name in [*here, *there]:
         if here.get(name) != there.get(name):
             raise ValueError(
-                f"gtopk: the saved state is of other parameters: '{name}' is "
-                f"{here.get(name, 'nothing')} here and {there.get(name, 'nothing')} there; "
-                "strict=False loads what fits"
+                f"gtopk: the saved state is for other parameters: '{name}' is "
+                f"{here.get(name, 'absent')} here and {there.get(name, 'absent')} in the saved "
+                "state; strict=False loads what fits"
             )
 
 
@@ -273,17 +273,17 @@ def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None)
     shards = [f"{each.get('shard')} of {each.get('shards')}" for each in (saved, mine)]
     if shards[0] != shards[1]:
         raise ValueError(
-            f"gtopk: the saved state is that of shard {shards[0]}, this is shard {shards[1]}: "
-            "gtopk.save and gtopk.load take residuals to other shards"
+            f"gtopk: the saved state is that of shard {shards[0]}, but this is shard {shards[1]}: "
+            "gtopk.save and gtopk.load move residuals to other shards"
         )
     if saved["ranks"] != mine["ranks"]:
         raise ValueError(
-            f"gtopk: the saved state is that of one of {saved['ranks']} ranks, this run has "
-            f"{mine['ranks']}: use gtopk.save and gtopk.load, which divide residuals among another "
-            "number of ranks"
+            f"gtopk: the saved state is that of one of {saved['ranks']} ranks, but this run has "
+            f"{mine['ranks']}: use gtopk.save and gtopk.load, which divide residuals among a "
+            "different number of ranks"
         )
     raise ValueError(
-        f"gtopk: the saved state is that of rank {saved['rank']}, this is rank {mine['rank']}: "
+        f"gtopk: the saved state is that of rank {saved['rank']}, but this is rank {mine['rank']}: "
         "load the state that this rank saved"
     )
 
@@ -292,8 +292,8 @@ def check_accumulate(saved: str, config: Config) -> None:
     """Raise ValueError if saved residuals are gradients but updates are wanted, or vice versa."""
     if saved != config.accumulate:
         raise ValueError(
-            f"gtopk: the saved state has accumulate={saved!r}, this one {config.accumulate!r}: "
-            "residuals of gradients and of updates cannot be exchanged"
+            f"gtopk: the saved state has accumulate={saved!r}, but this one has "
+            f"{config.accumulate!r}: residuals of gradients and of updates are not interchangeable"
         )
 
 
@@ -333,4 +333,4 @@ def _said(tensor: object) -> str:
 
 def _check(holds: bool, what: str, given: object) -> None:
     if not holds:
-        raise ValueError(f"gtopk: this is no saved SparseState: {what}; given {given!r:.200}")
+        raise ValueError(f"gtopk: this is not a saved SparseState: {what}; given {given!r:.200}")

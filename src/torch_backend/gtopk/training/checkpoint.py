@@ -137,8 +137,8 @@ def _check_group(state: SparseState) -> None:
         )
     if has_ranks_that_change(state.group):
         raise NotImplementedError(
-            "gtopk: a ReplicaGroup's ranks save no common checkpoint, as torch's needs a process "
-            "group of torch.distributed: save each rank's state_dict()"
+            "gtopk: a ReplicaGroup's ranks cannot save a common checkpoint, as torch's checkpoints "
+            "need a process group of torch.distributed: save each rank's state_dict()"
         )
 
 
@@ -238,8 +238,8 @@ def _found(state: SparseState, root: str, *, strict: bool) -> dict[str, Any]:
         return _read(folder, known, where)
     if state.shard is not None and state.cuts is None:
         raise NotImplementedError(
-            f"gtopk: {root} holds what other shards saved, and parameters that are sharded in more "
-            "than one dimension cannot be cut for other shards"
+            f"gtopk: {root} was saved by other shards, and parameters that are sharded in more "
+            "than one dimension cannot be cut for different shards"
         )
 
     def read(each: str) -> dict[str, Any]:
@@ -291,13 +291,13 @@ def _metadata(path: str | os.PathLike[str]) -> Metadata:
 
     if outer_checkpoint.is_in(os.fspath(path)):
         raise ValueError(
-            f"gtopk: {path} is an OuterOptimizer's checkpoint: give gtopk.load that, not a "
-            "SparseState"
+            f"gtopk: {path} is an OuterOptimizer's checkpoint: pass gtopk.load the OuterOptimizer, "
+            "not a SparseState"
         )
     if not folders.is_checkpoint(os.fspath(path)):
         raise FileNotFoundError(
             f"gtopk: {path} holds no complete checkpoint: there is no .metadata in it. Not all of "
-            "it was copied, or this rank does not see it: load another one"
+            "it was copied, or this rank does not see it: load another checkpoint"
         )
     return FileSystemReader(path).read_metadata()
 
@@ -305,10 +305,10 @@ def _metadata(path: str | os.PathLike[str]) -> Metadata:
 def _read_shared(path: str | os.PathLike[str], metadata: Metadata) -> dict[str, Any]:
     found = _load(path, metadata, [_SHARED])
     if not found:
-        raise ValueError(f"gtopk: {path} is no checkpoint of gtopk.save: it has no '{_SHARED}'")
+        raise ValueError(f"gtopk: {path} is not a checkpoint of gtopk.save: it has no '{_SHARED}'")
     shared = json.loads(bytes(found[_SHARED].tolist()))
     if not isinstance(shared, dict) or not {"ranks", "select"} <= shared.keys():
-        raise ValueError(f"gtopk: {path} is no checkpoint of gtopk.save, given {shared!r:.200}")
+        raise ValueError(f"gtopk: {path} is not a checkpoint of gtopk.save, given {shared!r:.200}")
     return shared
 
 

@@ -47,7 +47,7 @@ def shards_in(path: str) -> list[str]:
         return []
     if len(counts) > 1:
         raise FileNotFoundError(
-            f"gtopk: {path} must hold one checkpoint, given those of "
+            f"gtopk: {path} must hold one checkpoint, but holds those of "
             f"{' and of '.join(map(str, counts))} shards: move the others away"
         )
     folders = [folder_of(path, (i, counts[0])) for i in range(counts[0])]
@@ -71,7 +71,7 @@ def begin(path: str, *, overwrite: bool) -> str:
         or any(is_checkpoint(each) for each in _flat_folders(path))
     ):
         raise FileExistsError(
-            f"gtopk: {path} holds a checkpoint already: save into another folder, or with "
+            f"gtopk: {path} already holds a checkpoint: save into another folder, or with "
             "overwrite=True, which replaces it"
         )
     number = max(_versions(path), default=0) + 1
@@ -129,7 +129,7 @@ def remove_others(path: str, version: str, is_ours: Callable[[str], bool]) -> No
         # If warnings are errors, stay silent: the checkpoint is complete, and only this rank warns.
         with contextlib.suppress(Warning):
             warnings.warn(
-                f"gtopk: what was saved before could not be removed: {', '.join(left)}",
+                f"gtopk: earlier saves could not be removed: {', '.join(left)}",
                 stacklevel=3,
             )
 
@@ -142,8 +142,8 @@ def current(path: str) -> str:
     name = _named(path)
     if name and not os.path.isdir(os.path.join(path, name)):
         raise FileNotFoundError(
-            f"gtopk: {os.path.join(path, CURRENT)} names {name}, which is not there: copy the "
-            "folder whole, or load another checkpoint"
+            f"gtopk: {os.path.join(path, CURRENT)} names {name}, which does not exist: copy "
+            "the whole folder, or load another checkpoint"
         )
     if name or shards_in(path):
         return name
@@ -172,8 +172,8 @@ def _named(path: str) -> str:
         return ""
     if not _VERSION.fullmatch(name):
         raise ValueError(
-            f"gtopk: {os.path.join(path, CURRENT)} must name a version, such as version-1, and "
-            f"says {name!r:.100}: write the name of the version that is to be loaded into it"
+            f"gtopk: {os.path.join(path, CURRENT)} must name a version, such as version-1, but "
+            f"contains {name!r:.100}: replace this with the name of the version to load"
         )
     return name
 

@@ -59,7 +59,7 @@ def _check_steps(outer: OuterOptimizer) -> None:
     """Raise ValueError on every replica if their numbers of steps differ. Collective."""
     said = (
         "the replicas' OuterOptimizers are not at the same step",
-        "Call gtopk.save and gtopk.load behind the same step on every replica",
+        "Call gtopk.save and gtopk.load after the same step on every replica",
     )
     check_alike([("the number of steps is", str(outer.steps))], outer.group, said)
 
@@ -105,7 +105,7 @@ def _check_seen(root: str, replicas: int) -> None:
 def _found(outer: OuterOptimizer, root: str) -> dict[str, Any]:
     """Return what _take() needs: this replica's own, or its part of another number's."""
     if not is_in(root):
-        what = "is one of a SparseState" if folders.shards_in(root) else "is not complete"
+        what = "is that of a SparseState" if folders.shards_in(root) else "is not complete"
         raise ValueError(f"gtopk: the checkpoint {root} {what}: there is no {_SHARED_FILE} in it")
     shared = _get(os.path.join(root, _SHARED_FILE), {*_SHARED, "replicas"})
     there, here = shared.pop("replicas"), dist.get_world_size(outer.group)
@@ -125,8 +125,8 @@ def _own_of_others(root: str, rank: int, there: int, here: int) -> dict[str, Any
     if first["pending"] is not None:
         raise ValueError(
             f"gtopk: {root} was saved by {there} replicas with an exchange under way, whose result "
-            f"is theirs alone, so that {here} cannot load it: save behind a step without one, "
-            "which outer.pending tells"
+            f"is theirs alone, so {here} replicas cannot load it: save after a step without one, "
+            "as outer.pending shows"
         )
     errors = first["error"]
     for tensor in [] if own else errors.values():
@@ -143,7 +143,8 @@ def _get(path: str, keys: set[str]) -> dict[str, Any]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"gtopk: {path} is not there, or this replica does not see it: load another checkpoint"
+            f"gtopk: {path} does not exist, or this replica does not see it: load another "
+            "checkpoint"
         ) from None
     except Exception as error:
         raise RuntimeError(
@@ -151,23 +152,23 @@ def _get(path: str, keys: set[str]) -> dict[str, Any]:
             f"{error!s:.300}): load another checkpoint"
         ) from error
     if not isinstance(found, dict) or found.keys() != keys:
-        raise ValueError(f"gtopk: {path} is no file of gtopk.save, given {found!r:.200}")
+        raise ValueError(f"gtopk: {path} is not a file of gtopk.save, given {found!r:.200}")
     return found
 
 
 def _take(outer: OuterOptimizer, saved: Mapping[str, Any]) -> None:
     mine = outer.model.state_dict()
     for name in sorted(mine.keys() ^ saved["model"].keys()):
-        where = "here, and not saved" if name in mine else "saved, and not here"
-        raise ValueError(f"gtopk: the saved model is another one: '{name}' is {where}")
+        where = "here, but not saved" if name in mine else "saved, but not here"
+        raise ValueError(f"gtopk: the saved model differs from this one: '{name}' is {where}")
     for name, tensor in saved["model"].items():
         own = mine[name]
         if not isinstance(tensor, torch.Tensor) or not isinstance(own, torch.Tensor):
             continue  # a module's extra state, which the module checks
         if tensor.shape != own.shape:
             raise ValueError(
-                f"gtopk: the saved model is another one: '{name}' has shape {list(tensor.shape)}, "
-                f"and {list(own.shape)} here"
+                f"gtopk: the saved model differs from this one: '{name}' has shape "
+                f"{list(tensor.shape)}, but {list(own.shape)} here"
             )
     outer.load_state_dict(saved["inner"])
     outer.model.load_state_dict(saved["model"])

@@ -53,7 +53,7 @@ def read(
     Raise ValueError, before anything is written, if the state is missing, or is that of another
     replica or number of replicas, of other settings or parameters.
     """
-    _check(isinstance(saved, Mapping), "it is no dict", saved)
+    _check(isinstance(saved, Mapping), "it is not a dict", saved)
     assert isinstance(saved, Mapping)
     for key in ("format", "settings", "place", "steps", "rounds", "pending", *_VECTORS):
         _check(key in saved, f"it has no '{key}'", list(saved))
@@ -89,10 +89,12 @@ def _written(pending: Pending, rounds: Rounds) -> dict[str, Any]:
 
 def _read(saved: object, rounds: Rounds) -> Pending:
     keys = ("fragment", "due", "takes_part", "participants", "means", "errors")
-    _check(isinstance(saved, Mapping) and saved.keys() == set(keys), "its 'pending'", saved)
+    _check(
+        isinstance(saved, Mapping) and saved.keys() == set(keys), "its 'pending' is invalid", saved
+    )
     assert isinstance(saved, Mapping)
     fragment = check_whole(saved["fragment"], "the saved fragment", 0)
-    _check(fragment < len(rounds.fragments), "its 'fragment'", fragment)
+    _check(fragment < len(rounds.fragments), "its 'fragment' is invalid", fragment)
     parts = rounds.fragments[fragment]
     vectors: dict[str, list[torch.Tensor | None] | None] = {"means": None, "errors": None}
     for name in vectors:
@@ -103,7 +105,7 @@ def _read(saved: object, rounds: Rounds) -> Pending:
         _check_tensors(saved[name], kept, name)
         vectors[name] = [_filled(each.part, saved[name]) for each in parts]
     outcome = Outcome(list(saved["participants"]), vectors["means"], vectors["errors"] or [])  # type: ignore[arg-type]
-    due = check_whole(saved["due"], "the saved due", 0)
+    due = check_whole(saved["due"], "the saved 'due'", 0)
     return Pending(fragment, due, bool(saved["takes_part"]), outcome)
 
 
@@ -128,13 +130,17 @@ def _tensors(
 
 def _check_settings(saved: object, settings: Settings) -> None:
     mine = dataclasses.asdict(settings)
-    _check(isinstance(saved, Mapping) and saved.keys() == mine.keys(), "its settings", saved)
+    _check(
+        isinstance(saved, Mapping) and saved.keys() == mine.keys(),
+        "its settings are invalid",
+        saved,
+    )
     assert isinstance(saved, Mapping)
     for name, value in mine.items():
         if saved[name] != value:
             raise ValueError(
-                f"gtopk: the saved state has {name}={saved[name]!r}, this OuterOptimizer "
-                f"{name}={value!r}: make it with the arguments of the run that saved"
+                f"gtopk: the saved state has {name}={saved[name]!r}, but this OuterOptimizer has "
+                f"{name}={value!r}: make it with the arguments of the run that saved the state"
             )
 
 
@@ -145,8 +151,8 @@ def _check_tensors(saved: object, parts: Sequence[Part], name: str) -> None:
     mine = {slot.name: slot.tensor.shape for part in parts for slot in part.slots}
     if saved.keys() != mine.keys():
         odd = min(saved.keys() ^ mine.keys())
-        where = "saved, and not here" if odd in saved else "here, and not saved"
-        raise ValueError(f"gtopk: the saved state is of other parameters: '{odd}' is {where}")
+        where = "saved, but not here" if odd in saved else "here, but not saved"
+        raise ValueError(f"gtopk: the saved state is for other parameters: '{odd}' is {where}")
     for key, shape in mine.items():
         tensor = saved[key]
         if not isinstance(tensor, torch.Tensor) or tensor.shape != shape:
@@ -158,4 +164,4 @@ def _check_tensors(saved: object, parts: Sequence[Part], name: str) -> None:
 
 def _check(holds: bool, what: str, given: object) -> None:
     if not holds:
-        raise ValueError(f"gtopk: this is no saved OuterOptimizer: {what}; given {given!r:.200}")
+        raise ValueError(f"gtopk: this is not a saved OuterOptimizer: {what}; given {given!r:.200}")

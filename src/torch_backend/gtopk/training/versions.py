@@ -31,8 +31,8 @@ class Votes:
         failure = None
         for group in self._groups:
             said = (
-                f"gtopk.save got another path on rank {dist.get_rank()} than on other ranks",
-                "Give all ranks one path, on a file system that they share",
+                f"gtopk.save got a different path on rank {dist.get_rank()} than on other ranks",
+                "Give all ranks the same path, on a file system that they share",
             )
             try:
                 check_alike([("it is", repr(os.path.abspath(path)))], group, said)
