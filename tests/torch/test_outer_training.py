@@ -143,7 +143,7 @@ def check_a_replica_that_is_not_finite_has_no_part(me: Rank) -> None:
     if me.rank == 1:
         with torch.no_grad():
             outer.model[0].weight[3, 5] = float("nan")
-        with pytest.warns(UserWarning, match=r"not finite in round 1: it has no part in it"):
+        with pytest.warns(UserWarning, match=r"not finite in round 1: it does not take part"):
             outer.optimizer.step()
         assert not any(x.any() for x in outer.optimizer.state_dict()["gtopk"]["error"].values())
     else:
@@ -221,7 +221,7 @@ def check_replicas_that_differ_are_named(me: Rank) -> None:
         outer.optimizer._rounds.parts()[0].parameters[77] += 1e-6
     outer.step()
     before = outer.shared()
-    message = r"differ in round 1: those of rank 2 are not those of ranks 0, 1, 3\."
+    message = r"differ in round 1: those of rank 2 differ from those of ranks 0, 1, 3\."
     with pytest.raises(RuntimeError, match=message):
         outer.step()
     assert torch.equal(outer.shared(), before)
@@ -236,7 +236,7 @@ def check_two_replicas_that_differ_are_both_named(me: Rank) -> None:
     outer = Outer(me.rank, preset="diloco")
     outer.optimizer._rounds.parts()[0].parameters[0] += me.rank
     outer.steps(2)
-    with pytest.raises(RuntimeError, match="those of ranks 0, 1 are not those of each other"):
+    with pytest.raises(RuntimeError, match="those of ranks 0, 1 differ from each other"):
         outer.step()
 
 

@@ -98,8 +98,8 @@ class OuterOptimizer(torch.optim.Optimizer):
         backend_of(group)
         if self._settings.quorum > dist.get_world_size(group):
             raise ValueError(
-                f"gtopk: quorum={self._settings.quorum} is more than all replicas, "
-                f"{dist.get_world_size(group)} of them"
+                f"gtopk: quorum={self._settings.quorum} is more than the number of replicas, "
+                f"{dist.get_world_size(group)}"
             )
         lines = self._settings.as_lines()
         lines += [(f"'{name}' has", _described(each)) for name, each in parameters.items()]
@@ -189,7 +189,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         """Raise an error: what is exchanged follows from the initial parameters."""
         raise ValueError(
             "gtopk: an OuterOptimizer takes no new parameters: add the group to the inner "
-            "optimizer, then make another OuterOptimizer of it"
+            "optimizer, then make another OuterOptimizer with that optimizer"
         )
 
     def shared_parameters(self) -> dict[str, torch.Tensor]:

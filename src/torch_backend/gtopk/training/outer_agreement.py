@@ -77,13 +77,13 @@ class Agreement:
             who = _differing(rounds, ranks)
             raise RuntimeError(
                 f"gtopk: replicas are in different rounds: {_by_rank(rounds, ranks, who)}. Load "
-                "the checkpoints of one step on all of them"
+                "the checkpoint of the same step on all of them"
             )
         if len(set(digests)) > 1:
             who = _differing(digests, ranks)
             raise RuntimeError(
                 f"gtopk: the shared parameters differ in round {rounds[0]}: those of "
-                f"{_named(who)} are not those of {_others(who, ranks)}. Load the checkpoint of one "
+                f"{_named(who)} differ from {_others(who, ranks)}. Load the checkpoint of the same "
                 "step on all replicas"
             )
         return [place for place, takes_part in enumerate(parts) if takes_part]
@@ -117,7 +117,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 def _others(who: Sequence[int], ranks: Sequence[int]) -> str:
     rest = [rank for rank in ranks if rank not in who]
-    return _named(rest) if rest else "each other"
+    return f"those of {_named(rest)}" if rest else "each other"
 
 
 def _by_rank(values: Sequence[int], ranks: Sequence[int], who: Sequence[int]) -> str:

@@ -30,7 +30,7 @@ def fragments_of(names: Iterable[str], count: int) -> list[list[str]]:
         layers.setdefault(layer_of(name), []).append(name)
     if count > len(layers):
         raise ValueError(
-            f"gtopk: fragments={count} needs as many layers, and the model has {len(layers)}: "
+            f"gtopk: fragments={count} needs as many layers, but the model has {len(layers)}: "
             f"{', '.join(repr(each) for each in layers)}"
         )
     dealt: list[list[str]] = [[] for _ in range(count)]

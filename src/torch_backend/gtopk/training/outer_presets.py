@@ -318,14 +318,14 @@ def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
             f"density={settings.density}"
         )
     if settings.k is not None and check_whole(settings.k, "k", 1) > TILE:
-        raise ValueError(f"gtopk: k must be at most {TILE}, what a tile has, given {settings.k}")
+        raise ValueError(f"gtopk: k must be at most {TILE}, the size of a tile, given {settings.k}")
     if settings.density is not None:
         check_density(settings.density)
     if not settings.selects:
         if "algorithm" in given and settings.algorithm != "dense":
             raise ValueError(
                 f"gtopk: algorithm={settings.algorithm!r} needs k= or density=: without a "
-                "selection everything travels, by 'dense'"
+                "selection everything is sent, by 'dense'"
             )
         return
     if settings.selects_visible:
@@ -342,7 +342,7 @@ def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
     if settings.mean == "contributors" and settings.algorithm not in WHOLE_SUMS:
         raise ValueError(
             f"gtopk: mean='contributors' needs algorithm='topk' or 'exact', given "
-            f"{settings.algorithm!r}: it delivers parts of sums, and nobody knows whose"
+            f"{settings.algorithm!r}, which delivers parts of sums whose contributors are unknown"
         )
     if settings.clip and settings.algorithm != "topk":
         raise ValueError(
@@ -377,7 +377,7 @@ def _check_turns(settings: Settings) -> None:
     """Raise ValueError for fragments without a turn, and for exchanges that would overlap."""
     if settings.fragments > settings.inner_steps:
         raise ValueError(
-            f"gtopk: fragments={settings.fragments} need as many inner_steps in a round, given "
+            f"gtopk: fragments={settings.fragments} needs as many inner_steps in a round, given "
             f"{settings.inner_steps}"
         )
     gap = smallest_gap(settings.inner_steps, settings.fragments)
@@ -385,7 +385,7 @@ def _check_turns(settings: Settings) -> None:
         raise ValueError(
             f"gtopk: delay={settings.delay} must be below {gap}, the fewest steps between two "
             f"turns of {settings.fragments} fragments in {settings.inner_steps} inner_steps: an "
-            "exchange ends before the next one begins"
+            "exchange must end before the next one begins"
         )
 
 

@@ -161,9 +161,9 @@ class Rounds:
         )
         if not exchange.takes_part:
             warnings.warn(
-                f"gtopk: this replica's parameters are not finite in round {self.number}: it has "
-                "no part in it, and continues from the shared parameters. If that happens again, "
-                "lower the inner learning rate or clip gradients",
+                f"gtopk: this replica's parameters are not finite in round {self.number}: it does "
+                "not take part in the round, and continues from the shared parameters. If that "
+                "happens again, lower the inner learning rate or clip gradients",
                 stacklevel=6,
             )
         due = self.step + self._settings.delay
@@ -224,7 +224,8 @@ class Rounds:
             if self._settings.quorum > 1:
                 warnings.warn(
                     f"gtopk: {len(outcome.participants)} replicas took part in round "
-                    f"{self.number - 1}, fewer than quorum={self._settings.quorum}: it is skipped",
+                    f"{self.number - 1}, fewer than quorum={self._settings.quorum}: the round "
+                    "is skipped",
                     stacklevel=7,
                 )
         elif outcome.means is None:
