@@ -219,7 +219,9 @@ def check_what_is_refused_says_so(me: Rank) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     model = fully_shard(network(), mesh=mesh["shard"])
     model.set_all_reduce_hook(other_hook)
-    with pytest.raises(RuntimeError, match=r"hook already, .*other_hook, and FSDP2 calls only one"):
+    with pytest.raises(
+        RuntimeError, match=r"has an all-reduce hook, .*other_hook, and FSDP2 calls only one"
+    ):
         gtopk.fsdp_hook(model, mesh["replicate"])
     training = Training(me, density=0.1)
     training.step()

@@ -102,7 +102,7 @@ def fsdp_hook(
     """
     for name in ("unit", "group"):
         if name in arguments:
-            raise ValueError(f"gtopk: fsdp_hook takes no {name}=")
+            raise ValueError(f"gtopk: fsdp_hook does not take {name}=")
     group = (
         replicate_group if isinstance(replicate_group, dist.ProcessGroup) else _of(replicate_group)
     )
@@ -149,8 +149,8 @@ class ShardState(SparseState):
         others = set(dist.get_process_group_ranks(group)) & ranks - {dist.get_rank()}
         if others:
             raise ValueError(
-                f"gtopk: rank {min(others)} is in replicate_group and holds another shard of the "
-                "same replica: give the ranks that hold the same shard"
+                f"gtopk: rank {min(others)} is in replicate_group, but holds another shard of the "
+                "same replica: pass the group of the ranks that hold the same shard"
             )
 
     def bind(
@@ -161,14 +161,15 @@ class ShardState(SparseState):
     ) -> NoReturn:
         """Raise an error: FSDP's modules cannot be passed in."""
         raise NotImplementedError(
-            "gtopk: a copy of fsdp_hook's state cannot be bound: load its state_dict() into another"
+            "gtopk: a copy of fsdp_hook's state cannot be bound: load its state_dict() into "
+            "another state"
         )
 
     def description(self) -> list[Line]:
         """See SparseState. Either all shards have a scaler or none has."""
         return [
             *super().description(),
-            ("the loss has a scaler:", "none" if self.scaler is None else "one"),
+            ("the loss has", "no scaler" if self.scaler is None else "a scaler"),
             ("find_unused_modules is", str(self._finds_unused)),
         ]
 

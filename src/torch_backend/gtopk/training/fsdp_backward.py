@@ -277,7 +277,7 @@ class ShardSource(Source):
         if self.backward.gate is not None or self._waits_for_norm or self._finds_unused:
             what = "scaler=, clip_norm= and find_unused_modules="
         elif not whole:
-            what = "parameters of it that got no gradient, or that of another backward"
+            what = "parameters in it that got no gradient, or one of another backward"
         if what:
             check_separable(group, divisor, names[0], what)
         at_once = math.isnan(divisor) or has_hooks(group)
@@ -427,7 +427,7 @@ class ShardSource(Source):
         ]
         if late:
             raise ValueError(
-                f"gtopk: '{late[0]}' requires a gradient, and did not when fsdp_hook was called: "
-                "call it after requires_grad is set"
+                f"gtopk: '{late[0]}' requires a gradient, but did not when fsdp_hook was called: "
+                "call fsdp_hook after requires_grad is set"
             )
         check_reduced(output, unit.names[0], sum(sizes[name] for name in names), unit.dtype)

@@ -46,10 +46,10 @@ def sharded_modules(model: nn.Module) -> list[tuple[nn.Module, FsdpGroup]]:
         if group._all_reduce_hook is not None:
             hook = group._all_reduce_hook
             raise RuntimeError(
-                f"gtopk: module '{name}' has an all-reduce hook already: keep using the state that "
+                f"gtopk: module '{name}' already has an all-reduce hook: keep using the state that "
                 "the earlier fsdp_hook returned"
                 if getattr(hook, "__module__", "").startswith("gtopk.")
-                else f"gtopk: module '{name}' has an all-reduce hook already, {_name_of(hook)}, "
+                else f"gtopk: module '{name}' already has an all-reduce hook, {_name_of(hook)}, "
                 "and FSDP2 calls only one: do not call set_all_reduce_hook()"
             )
         found.append((cast("nn.Module", module), group))
@@ -102,8 +102,8 @@ class Sentry:
             if group._all_reduce_hook is not hook:
                 raise RuntimeError(
                     f"gtopk: the all-reduce hook of module '{group._module_fqn}' has been replaced "
-                    f"by {_name_of(group._all_reduce_hook)} since fsdp_hook, and its gradients "
-                    "would not be exchanged: do not call set_all_reduce_hook()"
+                    f"by {_name_of(group._all_reduce_hook)} since fsdp_hook was called, so its "
+                    "gradients would not be exchanged: do not call set_all_reduce_hook()"
                 )
         self._passed()
 
@@ -126,7 +126,7 @@ def known(parameters: Sequence[Any] | None) -> Sequence[Any]:
     """Return the parameters of a result that lacks some of its module's."""
     if parameters is None:
         raise NotImplementedError(
-            "gtopk: a module of which only some parameters get a gradient is not implemented for "
+            "gtopk: modules of which only some parameters get a gradient are not implemented for "
             "this version of torch"
         )
     return parameters
@@ -147,8 +147,8 @@ def check_reduced(output: torch.Tensor, name: str, numel: int, dtype: torch.dtyp
     wanted = ACCUMULATION[dtype]
     if ACCUMULATION.get(output.dtype) != wanted:
         raise ValueError(
-            f"gtopk: FSDP reduced the module of '{name}' as {output.dtype}, and its residuals are "
-            f"{wanted}: call fsdp_hook after parameters are converted, and their grad_dtype is set"
+            f"gtopk: FSDP reduced the module of '{name}' as {output.dtype}, but its residuals are "
+            f"{wanted}: call fsdp_hook after parameters are converted and their grad_dtype is set"
         )
 
 
@@ -171,7 +171,7 @@ def check_separable(group: FsdpGroup, divisor: float, name: str, what: str) -> N
     name: one of its parameters. what: with which results come later.
     """
     if math.isnan(divisor):
-        why = "is divided by FSDP in a way that this version of torch does not tell"
+        why = "is divided by FSDP in a way that this version of torch does not reveal"
     elif has_hooks(group):
         why = "has hooks that run after a gradient is accumulated"
     else:
@@ -187,8 +187,8 @@ def check_in_backward() -> None:
     if current_backward() is None:
         raise NotImplementedError(
             "gtopk: FSDP reduces gradients outside of a backward, as in a stage of a pipeline or "
-            "after set_manual_backward_finalization(True), which fsdp_hook does not implement: use "
-            "the replication of FSDP itself there (a mesh of two dimensions)"
+            "after set_manual_backward_finalization(True), which fsdp_hook does not support: use "
+            "FSDP's own replication there (a mesh of two dimensions)"
         )
 
 
