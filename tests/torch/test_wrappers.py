@@ -208,10 +208,10 @@ def places(me: Rank) -> list[tuple[object, str]]:
         ),
         (
             named("deepspeed.runtime.engine", "DeepSpeedEngine", nn.Module)(),
-            r"given DeepSpeedEngine: DeepSpeed has none, .*stage 0, .*under engine\.no_sync\(\)",
+            r"given DeepSpeedEngine: DeepSpeed has none: .*stage 0, .*under engine\.no_sync\(\)",
         ),
         (fully_shard(network()), r"FSDP2 has none: call gtopk\.fsdp_hook"),
-        (None, "given NoneType: pass what is called in the forward"),
+        (None, "given NoneType: pass the module that is called in the forward"),
         (ddp.state_dict(), "given OrderedDict"),
     ]
 
@@ -243,21 +243,21 @@ def prepared(prepare) -> DistributedDataParallel:
 HOOKED = {
     "by attach": (
         lambda: prepared(lambda ddp: gtopk.attach(ddp, density=0.1)),
-        r"a communication hook already, gtopk\.sparse_hook: keep using the state",
+        r"already has a communication hook, gtopk\.sparse_hook: keep using the state",
     ),
     "a stock hook": (
         lambda: prepared(lambda d: d.register_comm_hook(None, default_hooks.fp16_compress_hook)),
-        r"a communication hook already, fp16_compress_hook and takes only one: make it without$",
+        r"a communication hook, fp16_compress_hook, and takes only one: make the DDP without it$",
     ),
     "a built-in hook": (
         lambda: prepared(
             lambda d: d._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
         ),
-        r"a communication hook already, \S*FP16_COMPRESS and takes only one",
+        r"already has a communication hook, \S*FP16_COMPRESS, and takes only one",
     ),
     "a fused optimizer": (
         lambda: prepared(fused),
-        "a communication hook already, .*, of _register_fused_optim, and takes only one",
+        r"a communication hook, .* \(of _register_fused_optim\), and takes only one",
     ),
 }
 

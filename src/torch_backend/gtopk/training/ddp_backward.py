@@ -100,7 +100,7 @@ class BucketSource(Source):
         slot = self._slots.get(id(parameter))
         if slot is not None:
             raise ValueError(
-                f"gtopk: the gradient of '{slot.name}' is sparse ({gradient.layout}), and its "
+                f"gtopk: the gradient of '{slot.name}' is sparse ({gradient.layout}), but its "
                 "SparseState has the parameter: make the state with gtopk.attach(ddp, density=…), "
                 "or leave the parameter out of the state"
             )
@@ -125,7 +125,7 @@ class BucketSource(Source):
             why = why_cast([ddp for each in self._ddps if (ddp := each()) is not None])
             raise NotImplementedError(
                 f"gtopk: the gradient of '{self._slots[ids[0]].name}' is reduced as "
-                f"{buffer.dtype}, its parameter is {parameters[0].dtype}: {why}"
+                f"{buffer.dtype}, but its parameter is {parameters[0].dtype}: {why}"
             )
         self.backward.check_new(layout, "in one backward: every DDP needs a SparseState of its own")
         if self._may_drop and not any(each.is_complex() for each in parameters):

@@ -75,9 +75,9 @@ def _warn_at_gradient(ddp: DistributedDataParallel) -> None:
             return
         warnings.warn(
             "gtopk: a DistributedDataParallel that is trained here is a copy of one that "
-            "gtopk.attach was called on. torch copies no communication hook, so its gradients "
-            "travel densely: call gtopk.attach(copy, density=…) for sparse ones, and "
-            "load_state_dict() of its state for the residuals of the other",
+            "gtopk.attach was called on. torch does not copy communication hooks, so the copy's "
+            "gradients are sent densely: call gtopk.attach(copy, density=…) to send them sparsely, "
+            "and load_state_dict() of its state to load the residuals of the original",
             stacklevel=2,
         )
 
@@ -114,9 +114,9 @@ def check_group(ddps: Sequence[DistributedDataParallel], group: dist.ProcessGrou
     reduced = [dist.get_process_group_ranks(each.process_group) for each in ddps]
     if reduced and ranks not in reduced:
         raise ValueError(
-            f"gtopk: DDP reduces over {_said(reduced[0])}, its SparseState over {_said(ranks)}: "
-            "make the state with gtopk.attach(ddp, density=…), or hand the process group that DDP "
-            "was given to it as group="
+            f"gtopk: DDP reduces over {_said(reduced[0])}, but its SparseState over "
+            f"{_said(ranks)}: make the state with gtopk.attach(ddp, density=…), or pass the "
+            "state the process group of DDP as group="
         )
 
 
@@ -125,24 +125,25 @@ def check_options(ddp: DistributedDataParallel) -> None:
     if ddp.mixed_precision is not None:
         raise NotImplementedError(
             "gtopk: this DDP has mixed_precision=, whose own hook casts on an accelerator's "
-            "streams, which is not implemented: make it without, and compute under torch.autocast"
+            "streams, which is not implemented: make the DDP without it, and compute under "
+            "torch.autocast"
         )
     if ddp._delay_all_reduce_params:
         raise NotImplementedError(
-            "gtopk: this DDP has delay_all_reduce_named_params=, which it averages without any "
-            "hook, and without waiting for the result, so that replicas may differ, with any "
-            "backend: make it without"
+            "gtopk: this DDP has delay_all_reduce_named_params=, and averages those parameters "
+            "without any hook, and without waiting for the result, so that replicas may differ, "
+            "with any backend: make the DDP without that argument"
         )
     if any(hasattr(each, "_in_backward_optimizers") for each in ddp.module.parameters()):
         raise NotImplementedError(
             "gtopk: this DDP's parameters have optimizers that step in the backward "
             "(apply_optimizer_in_backward), which DDP runs in a communication hook of its own: "
-            "make it without, and call the optimizer's step() after the backward"
+            "make the DDP without them, and call the optimizer's step() after the backward"
         )
     if getattr(ddp, "_use_python_reducer", False):
         raise NotImplementedError(
             "gtopk: this DDP was made with torch._dynamo.config.optimize_ddp = 'python_reducer', "
-            "which hands single gradients to hooks, not buckets: make it without"
+            "which passes single gradients to hooks, not buckets: make the DDP without it"
         )
 
 
@@ -150,8 +151,9 @@ def check_join(ddp: DistributedDataParallel) -> None:
     """Raise NotImplementedError for a join() that divides by the ranks that still have inputs."""
     if ddp._join_config.enable and not getattr(ddp, "_divide_by_initial_world_size", True):
         raise NotImplementedError(
-            "gtopk: join(divide_by_initial_world_size=False) is not implemented under the hook, "
-            "whose results are means over all ranks, as those of torch's own hooks: leave it out"
+            "gtopk: join(divide_by_initial_world_size=False) is not implemented with the hook, "
+            "whose results are means over all ranks, like those of torch's own hooks: leave the "
+            "argument out"
         )
 
 
@@ -160,14 +162,14 @@ def check_free(ddp: DistributedDataParallel) -> None:
     hook = hook_of(ddp)
     if hook == "sparse_hook":
         raise RuntimeError(
-            "gtopk: this DDP has a communication hook already, gtopk.sparse_hook: keep using the "
+            "gtopk: this DDP already has a communication hook, gtopk.sparse_hook: keep using the "
             "state that the earlier attach returned, or make another DDP"
         )
     if hook:
-        fused = ", of _register_fused_optim," if "hook_then_optimizer" in hook else ""
+        fused = " (of _register_fused_optim)" if "hook_then_optimizer" in hook else ""
         raise RuntimeError(
-            f"gtopk: this DDP has a communication hook already, {hook}{fused} and takes only one: "
-            "make it without"
+            f"gtopk: this DDP already has a communication hook, {hook}{fused}, and takes only one: "
+            "make the DDP without it"
         )
     ddp._comm_hooks = []  # a copy has the original's
 
@@ -178,8 +180,8 @@ def why_cast(ddps: Sequence[DistributedDataParallel]) -> str:
     wrappers = [hook for hook in hooks if hook != "sparse_hook"]
     if wrappers:
         return (
-            f"DDP's hook is {wrappers[0]}, which casts them for gtopk.sparse_hook: call "
-            "gtopk.attach(ddp, wire='bf16') without it, which rounds only what is sent"
+            f"DDP's hook is {wrappers[0]}, which casts gradients for gtopk.sparse_hook: leave it "
+            "out and call gtopk.attach(ddp, wire='bf16'), which rounds only what is sent"
         )
     return "convert parameters before DDP is made, and compute under torch.autocast"
 

@@ -8,13 +8,13 @@ from torch.nn.parallel import DistributedDataParallel
 from gtopk.core.tracing import uncompiled
 
 _LIGHTNING = (
-    "Lightning's is trainer.strategy.model from on_train_start on: attach it in that method of a "
-    "Callback"
+    "Lightning's is trainer.strategy.model from on_train_start on: call gtopk.attach in that "
+    "method of a Callback"
 )
-_FABRIC = "fabric.setup(model) returns a module whose _forward_module it is"
+_FABRIC = "it is the _forward_module of the module that fabric.setup(model) returns"
 _TRAINER = (
-    "the Trainer's is trainer.model_wrapped once train() has begun: attach it in on_train_begin of "
-    "a TrainerCallback"
+    "the Trainer's is trainer.model_wrapped once train() has begun: call gtopk.attach in "
+    "on_train_begin of a TrainerCallback"
 )
 # The keys are top-level package and class.
 _PLACES = {
@@ -32,9 +32,9 @@ _PLACES = {
     "lightning_fabric.Fabric": _FABRIC,
     "accelerate.Accelerator": "accelerator.prepare(model) returns it",
     "deepspeed.DeepSpeedEngine": (
-        "DeepSpeed has none, reduces gradients itself, densely, and calls no hook: with ZeRO stage "
-        "0, give deepspeed.initialize a gtopk.DistributedOptimizer and call engine.backward under "
-        "engine.no_sync(); or train the model under DistributedDataParallel"
+        "DeepSpeed has none: it reduces gradients itself, densely, and calls no hook. With ZeRO "
+        "stage 0, pass deepspeed.initialize a gtopk.DistributedOptimizer and call engine.backward "
+        "under engine.no_sync(); or train the model under DistributedDataParallel"
     ),
     "torch.FSDPModule": "FSDP2 has none: call gtopk.fsdp_hook(model, replicate_group, density=…)",
     "torch.FullyShardedDataParallel": (
@@ -68,7 +68,7 @@ def _where(given: object) -> str:
             "call gtopk.attach(DistributedDataParallel(model), density=…), or use "
             "gtopk.DistributedOptimizer without DDP"
         )
-    return "pass what is called in the forward"
+    return "pass the module that is called in the forward"
 
 
 def _within(given: object) -> str:

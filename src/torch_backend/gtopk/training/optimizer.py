@@ -185,7 +185,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Raise an error: units follow from the initial parameters."""
         raise ValueError(
             "gtopk: a DistributedOptimizer takes no new parameters: add the group to the wrapped "
-            "optimizer, then make another DistributedOptimizer of it"
+            "optimizer, then make another DistributedOptimizer with that optimizer"
         )
 
     def state_dict(self) -> dict[str, Any]:

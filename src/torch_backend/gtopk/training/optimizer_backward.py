@@ -86,8 +86,8 @@ class GradientSource(Source):
         """Raise RuntimeError if another source exchanges these gradients."""
         if self._replaced:
             raise RuntimeError(
-                "gtopk: another DistributedOptimizer has been made of this one's parameters, and "
-                "exchanges their gradients: call step() and synchronize() of that one. This one's "
+                "gtopk: another DistributedOptimizer has been made with this one's parameters, and "
+                "exchanges their gradients: call step() and synchronize() on that one. This one's "
                 "state_dict() can still be read"
             )
 
@@ -158,7 +158,7 @@ class GradientSource(Source):
         """Raise RuntimeError if gradients have arrived and nothing has failed."""
         if self.under_way and not self.in_backward:
             raise RuntimeError(
-                "gtopk: gradients have arrived that were not exchanged yet: call step() or "
+                "gtopk: gradients have arrived that have not been exchanged yet: call step() or "
                 "synchronize() first"
             )
 
@@ -217,8 +217,8 @@ class GradientSource(Source):
 def _too_often(name: str, passes: int) -> str:
     if recomputes():
         return (
-            f"gtopk: the gradient of '{name}' was computed more than once in a backward, as parts "
-            "of the model that share it are recomputed by torch.utils.checkpoint("
+            f"gtopk: the gradient of '{name}' was computed more than once in a backward, because "
+            "parts of the model that share the parameter are recomputed by torch.utils.checkpoint("
             "use_reentrant=True): set use_reentrant=False, or use gtopk.attach with "
             "DistributedDataParallel(model, static_graph=True)"
         )

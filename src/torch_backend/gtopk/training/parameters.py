@@ -52,8 +52,8 @@ def pairs_of(given: NamedParameters) -> Iterable[tuple[str, torch.Tensor]]:
     given = uncompiled(given)
     if isinstance(given, nn.parallel.DistributedDataParallel):
         raise ValueError(
-            "gtopk: a SparseState takes the parameters of the model that DDP wraps; "
-            "gtopk.attach(ddp, density=…) makes one of the DDP itself"
+            "gtopk: a SparseState takes the parameters of the model that DDP wraps; to make one "
+            "for the DDP itself, call gtopk.attach(ddp, density=…)"
         )
     if isinstance(given, nn.Module):
         given = given.named_parameters()

@@ -205,8 +205,8 @@ class SparseState:
         """
         if self._backward is None:
             raise RuntimeError(
-                "gtopk: this SparseState is a copy, or came out of a pickle, and does not know its "
-                "model: call state.bind(model.named_parameters()) first"
+                "gtopk: this SparseState was copied or unpickled, and does not know its model: "
+                "call state.bind(model.named_parameters()) first"
             )
         return self._backward
 
