@@ -53,7 +53,7 @@ def state(model: nn.Module | None = None, **arguments) -> gtopk.SparseState:
         ({"k": 1, "density": 0.1}, "exactly one of k and density"),
         ({"k": 0}, "k must be at least 1, given 0"),
         ({"k": -3}, "k must be at least 1, given -3"),
-        ({"k": True}, "k must be at least 1"),
+        ({"k": True}, "k must be a whole number, given True"),
         ({"k": 1.5}, "k must be a whole number, given 1.5"),
         ({"density": 0.0}, r"density must be a number in \(0, 1\], given 0.0"),
         ({"density": 1.01}, "given 1.01"),

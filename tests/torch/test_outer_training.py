@@ -143,7 +143,7 @@ def check_a_replica_that_is_not_finite_has_no_part(me: Rank) -> None:
     if me.rank == 1:
         with torch.no_grad():
             outer.model[0].weight[3, 5] = float("nan")
-        with pytest.warns(UserWarning, match=r"not finite in round 1: it does not take part"):
+        with pytest.warns(UserWarning, match=r"parameters are not finite in round 1: it does"):
             outer.optimizer.step()
         assert not any(x.any() for x in outer.optimizer.state_dict()["gtopk"]["error"].values())
     else:
@@ -204,13 +204,31 @@ def check_a_round_that_misses_its_quorum_is_skipped_by_all(me: Rank) -> None:
 
 
 def check_a_sum_that_overflows_changes_nothing(me: Rank) -> None:
-    model = nn.Linear(4, 4, bias=False)
-    outer = gtopk.OuterOptimizer(torch.optim.SGD(model.parameters(), 1.0), model, inner_steps=1)
-    before = outer.shared_parameters()["weight"]
-    model.weight.grad = torch.full((4, 4), 3e38)
-    with pytest.warns(UserWarning, match="overflowed when they were added in round 0"):
-        outer.step()
-    assert torch.equal(model.weight, before)
+    for preset, what in (("diloco", "movements"), ("localsgd", "parameters")):
+        model = nn.Linear(4, 4, bias=False)
+        inner = torch.optim.SGD(model.parameters(), 1.0)
+        outer = gtopk.OuterOptimizer(inner, model, preset, inner_steps=1)
+        before = outer.shared_parameters()["weight"]
+        model.weight.grad = torch.full((4, 4), 3e38)
+        with pytest.warns(UserWarning, match=f"{what} overflowed when they were added in round 0"):
+            outer.step()
+        assert torch.equal(model.weight, before)
+
+
+def check_what_is_not_finite_is_named(me: Rank) -> None:
+    for preset, what in (("demo", "gradients"), ("diloco", "buffers")):
+        outer = Outer(me.rank, Odd() if what == "buffers" else None, preset=preset)
+        outer.steps(INNER - 1)
+        if me.rank != 1:
+            outer.optimizer.step()
+            continue
+        with torch.no_grad():
+            wrong = (
+                outer.model[0].weight.grad if what == "gradients" else outer.model.norm.running_var
+            )
+            wrong[0] = float("nan")
+        with pytest.warns(UserWarning, match=f"this replica's {what} are not finite in round"):
+            outer.optimizer.step()
 
 
 def check_replicas_that_differ_are_named(me: Rank) -> None:

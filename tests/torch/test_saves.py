@@ -367,7 +367,7 @@ BROKEN = {
     "a version without data": (
         lambda saved: (gtopk.save(one_state(), saved), (saved / "version-1/__0_0.distcp").unlink()),
         RuntimeError,
-        r"version-1 is not complete: 1 of its files are missing, such as \S*__0_0\.distcp",
+        r"version-1 is not complete: files are missing \(1\), such as \S*__0_0\.distcp",
     ),
 }
 

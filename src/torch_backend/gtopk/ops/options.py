@@ -235,8 +235,10 @@ def _checked_k(k: object, density: object) -> int | None:
     try:
         entries = operator.index(k)  # type: ignore[arg-type]
     except TypeError:
-        raise ValueError(f"gtopk: k must be a whole number, given {k!r}") from None
-    if isinstance(k, bool) or entries < 1:
+        entries = None
+    if entries is None or isinstance(k, bool):
+        raise ValueError(f"gtopk: k must be a whole number, given {k!r}")
+    if entries < 1:
         raise ValueError(f"gtopk: k must be at least 1, given {k!r}")
     return min(entries, MOST)
 

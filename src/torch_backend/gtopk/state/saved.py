@@ -270,10 +270,13 @@ def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None)
     """Raise ValueError for a state of another rank or of another number of ranks."""
     if saved is None or mine is None or saved == mine:
         return
-    shards = [f"{each.get('shard')} of {each.get('shards')}" for each in (saved, mine)]
+    shards = [
+        f"shard {each['shard']} of {each.get('shards')}" if "shard" in each else "whole parameters"
+        for each in (saved, mine)
+    ]
     if shards[0] != shards[1]:
         raise ValueError(
-            f"gtopk: the saved state is that of shard {shards[0]}, but this is shard {shards[1]}: "
+            f"gtopk: the saved state is that of {shards[0]}, but this one is of {shards[1]}: "
             "gtopk.save and gtopk.load move residuals to other shards"
         )
     if saved["ranks"] != mine["ranks"]:

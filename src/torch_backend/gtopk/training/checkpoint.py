@@ -137,8 +137,8 @@ def _check_group(state: SparseState) -> None:
         )
     if has_ranks_that_change(state.group):
         raise NotImplementedError(
-            "gtopk: a ReplicaGroup's ranks cannot save a common checkpoint, as torch's checkpoints "
-            "need a process group of torch.distributed: save each rank's state_dict()"
+            "gtopk: a ReplicaGroup's ranks cannot have a common checkpoint, as torch's checkpoints "
+            "need a process group of torch.distributed: save and load each rank's state_dict()"
         )
 
 
@@ -343,7 +343,7 @@ def _load(
             lost = _lost(os.fspath(path))
             what = "is damaged or could not be read"
             if lost:
-                what = f"is not complete: {len(lost)} of its files are missing, such as {lost[0]}"
+                what = f"is not complete: files are missing ({len(lost)}), such as {lost[0]}"
             why = _why(error, lambda _: "")
             raise RuntimeError(f"gtopk: {path} {what} ({why}): load another checkpoint") from error
     return tensors

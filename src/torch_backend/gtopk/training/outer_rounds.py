@@ -150,6 +150,7 @@ class Rounds:
 
     def _begin(self, fragment: int, finite: bool) -> None:
         self._note_bytes()
+        buffers_are_finite = fragment != 0 or self._buffers.are_finite()
         exchange = Exchange(
             self.number,
             self.fragments[fragment],
@@ -157,13 +158,16 @@ class Rounds:
             self._selection,
             self._group,
             rates=[self._inner_number(each, "lr") for each in self.fragments[fragment]],
-            finite=finite and (fragment != 0 or self._buffers.are_finite()),
+            finite=finite and buffers_are_finite,
         )
         if not exchange.takes_part:
+            what = "gradients" if self._settings.takes_gradients else "parameters"
+            if not buffers_are_finite:
+                what = "buffers"
             warnings.warn(
-                f"gtopk: this replica's parameters are not finite in round {self.number}: it does "
-                "not take part in the round, and continues from the shared parameters. If that "
-                "happens again, lower the inner learning rate or clip gradients",
+                f"gtopk: this replica's {what} are not finite in round {self.number}: it does not "
+                "take part in the round, and continues from the shared parameters. If that happens "
+                "again, lower the inner learning rate or clip gradients",
                 stacklevel=6,
             )
         due = self.step + self._settings.delay
@@ -229,8 +233,11 @@ class Rounds:
                     stacklevel=7,
                 )
         elif outcome.means is None:
+            what = "gradients" if self._settings.takes_gradients else "movements"
+            if self._settings.averages_parameters:
+                what = "parameters"
             warnings.warn(
-                f"gtopk: the replicas' movements overflowed when they were added in round "
+                f"gtopk: the replicas' {what} overflowed when they were added in round "
                 f"{self.number - 1}: the shared parameters stay as they were",
                 stacklevel=7,
             )

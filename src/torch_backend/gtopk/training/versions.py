@@ -31,7 +31,7 @@ class Votes:
         failure = None
         for group in self._groups:
             said = (
-                f"gtopk.save got a different path on rank {dist.get_rank()} than on other ranks",
+                f"save() got a different path on rank {dist.get_rank()} than on other ranks",
                 "Give all ranks the same path, on a file system that they share",
             )
             try:
