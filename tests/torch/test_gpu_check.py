@@ -27,7 +27,7 @@ TOOL = ROOT / "tools" / "gpu-check"
 KERNELS = ROOT / "build" / "release" / "src" / "cuda" / "libgtopk_cuda.so"
 TEST_KERNELS = ROOT / BUILT_TEST_KERNELS
 FITS = 64 * MIB
-QUICK = "profile,staging"
+QUICK = "first_call,profile,staging"
 # What is installed, not what was packed last: the checkout has no folder of packages.
 INSTALLED = (TOOL, "run", "--packed", ROOT)
 
@@ -156,6 +156,8 @@ def run_on_the_fake(fake_library: str, out: pathlib.Path, parts: str) -> dict:
 
 def test_its_parts_run_over_the_fake_device(fake_library: str, tmp_path: pathlib.Path) -> None:
     parts = run_on_the_fake(fake_library, tmp_path, QUICK)
+    assert [row["dtype"] for row in parts["first_call"]["rows"]] == ["float32", "bfloat16"]
+    assert all(row["with"] > row["without"] > 0 for row in parts["first_call"]["rows"])
     assert "synchronize_device" not in parts["profile"]["waits"]
     assert [row["bytes"] for row in parts["staging"]["pinned"]] == [1 << i for i in range(13, 23)]
     assert all(row["seconds"] > 0 for row in parts["staging"]["pinned"])
@@ -180,6 +182,51 @@ def test_programs_that_find_no_kernels_on_the_device_fail(fake_gpu: str, tmp_pat
     assert done.returncode == 1
     failed = json.loads((tmp_path / "results.json").read_text())["parts"]["programs"]["failed"]
     assert failed.startswith("gtopk-allreduce did not select and commit on the device: ")
+
+
+SAID = """GPU 0, a fake, CUDA 13.0
+  stream waits: 20 round trips, 2.1 ms
+  float32: 229 calls, all bits as the CPU's, 3663 ms
+  float16: 229 calls, all bits as the CPU's, 3324 ms
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "said"),
+    [
+        (SAID, 0, ""),
+        ("GPU 0, a fake, CUDA 13.0\n", 0, "gtopk-info --gpu tested nothing: GPU 0, a fake"),
+        (SAID + "  float64: 229 calls, 1 of them not as on the CPU, 9 ms\n", 1, "exit code 1: "),
+    ],
+)
+def test_the_self_test_is_told_as_gtopk_info_has_it(
+    printed: str, code: int, said: str, tmp_path, monkeypatch
+) -> None:
+    """With a script in the program's place, which takes many seconds on the fake device."""
+    script = tmp_path / "gtopk-info"
+    script.write_text(f"#!/bin/sh\ntest $1 = --gpu && cat <<END && exit {code}\n{printed}END\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(Machine, "programs", lambda _: tmp_path)
+    machine, deadline = Machine(tmp_path, "fake"), time.monotonic() + 60
+    if said:
+        with pytest.raises(CheckError, match=said):
+            PARTS["self_test"].run(machine, True, deadline)
+        return
+    answer = PARTS["self_test"].run(machine, True, deadline)
+    assert answer["waits"] == "stream waits: 20 round trips, 2.1 ms"
+    assert answer["rows"] == [
+        {"dtype": "float32", "calls": 229, "seconds": pytest.approx(3.663)},
+        {"dtype": "float16", "calls": 229, "seconds": pytest.approx(3.324)},
+    ]
+
+
+@pytest.mark.long
+def test_the_self_test_is_run_on_the_device(fake_gpu: str, tmp_path: pathlib.Path) -> None:
+    part = run_on_the_fake(fake_gpu, tmp_path, "self_test")["self_test"]
+    types = ["float32", "float64", "bfloat16", "float16"]
+    assert [row["dtype"] for row in part["rows"]] == types
+    assert {row["calls"] for row in part["rows"]} == {229}
+    assert "20 round trips" in part["waits"]
 
 
 @pytest.fixture
@@ -255,6 +302,10 @@ class Recorder(Machine):
         self.deadlines.append(deadline)
         return {"rows": []}
 
+    def self_test(self, deadline):
+        self.deadlines.append(deadline)
+        return SAID.splitlines()
+
     def kernel_tests(self, deadline, **_):
         self.deadlines.append(deadline)
         return {"cases": 1, "printed": "SUMMARY"}
@@ -272,7 +323,14 @@ def test_all_that_a_part_starts_has_one_deadline(tmp_path, monkeypatch) -> None:
         part.run(machine, True, 17.0)
         assert {*machine.deadlines} == {17.0}, name
         started[name] = len(machine.deadlines)
-    several = {"bits": 3, "staging": 2, "programs": 2, "memcheck": 2, "racecheck": 2}
+    several = {
+        "first_call": 2,
+        "bits": 3,
+        "staging": 2,
+        "programs": 2,
+        "memcheck": 2,
+        "racecheck": 2,
+    }
     assert started == {name: several.get(name, 1) for name in PARTS}
 
 
@@ -353,12 +411,22 @@ def test_the_page_holds_figures_against_what_was_aimed_at() -> None:
                 ],
                 "pingpong": [{"layer": "calls", "bytes": 64, "seconds": 2e-5, "wrong": 1}],
             },
+            "self_test": {
+                "waits": "stream waits: refused",
+                "rows": [{"dtype": "float32", "calls": 229, "seconds": 0.034}],
+            },
+            "first_call": {
+                "rows": [{"dtype": "float32", "without": 2e-3, "with": 5e-2, "second": 1e-4}]
+            },
             "racecheck": {"not_run": "compute-sanitizer is not installed here"},
         },
     }
     text = page(results)
     assert "| 25,000,000 | 25,000 | 2.000 | 0.400 | 0.300 | 0.150 | 5.0 | 2.00 |" in text
     assert "| 8,192 | 20.0 | 10.0 | 2.00 |" in text
+    assert "stream waits: refused\n\n| dtype | calls | ms |" in text
+    assert "| float32 | 229 | 34 |" in text
+    assert "| float32 | 2.0 | 50.0 | 48.0 | 0.10 |" in text
     assert "| topk | exact | 9,000 | device | 1000.0 | 0 |" in text
     assert "| calls | 64 | 20.0 | 1 |" in text
     assert "not run: compute-sanitizer is not installed here" in text

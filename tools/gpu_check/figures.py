@@ -15,6 +15,23 @@ from gpu_check.place import Place
 DENSITY = 0.001
 
 
+def first_call(place: Place) -> dict[str, Any]:
+    """The first exchange of a process, for which kernels are loaded and may be tested, and the
+    second, for each element type.
+    """
+    rows = []
+    for dtype in (torch.float32, torch.bfloat16):
+        tensor = torch.ones(100_000, dtype=dtype, device=place.device)
+        residual = torch.zeros(100_000, device=place.device)
+        taken = place.seconds(lambda t=tensor, r=residual: _exchange(t, r), 2)  # type: ignore[misc]
+        rows.append({"dtype": str(dtype).removeprefix("torch."), "seconds": taken})
+    return {"rows": rows}
+
+
+def _exchange(tensor: torch.Tensor, residual: torch.Tensor) -> None:
+    gtopk.sparse_all_reduce(tensor, k=100, residual=residual)
+
+
 def compress(place: Place) -> dict[str, Any]:
     """Selection and commit on a group of one, against topk with masking, and against memory."""
     sizes = [50_000] if place.small else [25_557_032, 335_000_000]

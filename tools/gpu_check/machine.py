@@ -125,6 +125,13 @@ class Machine:
             self._run(name, commands, deadline, environment)
             return json.loads(record.read_text())
 
+    def self_test(self, deadline: float) -> list[str]:
+        """The lines of `gtopk-info --gpu`. Raises CheckError likewise, if a bit differs too."""
+        silence = max(1, int(deadline - time.monotonic()))
+        command = [str(self.programs() / "gtopk-info"), "--gpu", "--timeout", str(silence)]
+        (said,) = self._run("gtopk-info --gpu", [command], deadline, {})
+        return said.splitlines()
+
     def programs(self) -> pathlib.Path:
         """The folder of the programs: of what was packed, or is installed."""
         packed = self.packed / "site" / "gtopk_programs"

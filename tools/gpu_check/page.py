@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_check.aims import BYTES_PER_ELEMENT, TIMES_MEMORY, TIMES_TOPK
+from gpu_check.aims import BYTES_PER_ELEMENT, SELF_TEST, TIMES_MEMORY, TIMES_TOPK
 
 
 def page(results: dict[str, Any]) -> str:
@@ -92,7 +92,32 @@ def _programs(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _self_test(answer: dict[str, Any]) -> list[str]:
+    lines = [answer["waits"], "", "| dtype | calls | ms |", "| --- " * 3 + "|"]
+    for row in answer["rows"]:
+        lines.append(f"| {row['dtype']} | {row['calls']} | {row['seconds'] * 1e3:.0f} |")
+    return lines
+
+
+def _first_call(answer: dict[str, Any]) -> list[str]:
+    lines = [
+        f"Aim: the self-test adds less than {SELF_TEST * 1e3:.0f} ms to the first call, with "
+        "float32, whose test has the stream waits too.",
+        "",
+        "| dtype | first call without self-test (ms) | with | added | second call |",
+        "| --- " * 5 + "|",
+    ]
+    for row in answer["rows"]:
+        plain, tested, second = (row[name] * 1e3 for name in ("without", "with", "second"))
+        lines.append(
+            f"| {row['dtype']} | {plain:.1f} | {tested:.1f} | {tested - plain:.1f} | {second:.2f} |"
+        )
+    return lines
+
+
 _ROWS = {
+    "first_call": _first_call,
+    "self_test": _self_test,
     "compress": _compress,
     "programs": _programs,
     "staging": _staging,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import shutil
 import statistics
 from collections.abc import Callable
@@ -102,6 +103,45 @@ def _programs(machine: Machine, small: bool, deadline: float) -> Answer:
     }
 
 
+# A line of gtopk-info --gpu about an element type.
+TESTED = re.compile(r"  (\w+): (\d+) calls, all bits as the CPU's, (\d+) ms")
+
+
+def _self_test(machine: Machine, small: bool, deadline: float) -> Answer:
+    """gtopk-info --gpu. Raises CheckError if a bit differs, or nothing was tested."""
+    lines = machine.self_test(deadline)
+    tested = [found for found in map(TESTED.fullmatch, lines) if found]
+    if not tested:
+        raise CheckError(f"gtopk-info --gpu tested nothing: {' | '.join(lines)}")
+    return {
+        "waits": next((each.strip() for each in lines if "stream waits" in each), "not tested"),
+        "rows": [
+            {"dtype": each[1], "calls": int(each[2]), "seconds": int(each[3]) * 1e-3}
+            for each in tested
+        ],
+    }
+
+
+def _first_call(machine: Machine, small: bool, deadline: float) -> Answer:
+    """What the self-test adds to the first call of a process, for each element type."""
+
+    def rows(setting: str) -> list[dict[str, Any]]:
+        variable = {"GTOPK_CUDA_SELF_TEST": setting}
+        return machine.ranks("first_call", 1, deadline, small=small, **variable)[0]["rows"]
+
+    return {
+        "rows": [
+            {
+                "dtype": plain["dtype"],
+                "without": plain["seconds"][0],
+                "with": tested["seconds"][0],
+                "second": tested["seconds"][1],
+            }
+            for plain, tested in zip(rows("0"), rows("1"), strict=True)
+        ]
+    }
+
+
 # Of the cases of test_kernels, where each launch takes many times longer.
 FEW_SEEDS = {"GTOPK_SEEDS": "0.05"}
 
@@ -148,6 +188,8 @@ def _plain(answer: Answer) -> Answer:
 
 
 PARTS = {
+    "self_test": Part(_self_test, 30),
+    "first_call": Part(_first_call, 30),
     "kernels": Part(_kernels, 90),
     "bits": Part(_bits, 120),
     "training": Part(_training, 60),

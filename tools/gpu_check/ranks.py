@@ -20,6 +20,7 @@ PARTS = {
     "dense": checks.dense,
     "training": checks.training,
     "profile": checks.profile,
+    "first_call": figures.first_call,
     "compress": figures.compress,
     "messages": figures.messages,
 }
