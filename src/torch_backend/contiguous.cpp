@@ -94,9 +94,9 @@ Contiguous contiguous(const at::Tensor& tensor, Staging staging) {
 }
 
 void check_writable(const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(!may_overlap(tensor), "gtopk: ", what, " of a tensor that has several ",
-                    "elements in one place (sizes ", tensor.sizes(), ", strides ", tensor.strides(),
-                    "), so no result can be written to it: hand in a copy (clone())");
+  TORCH_CHECK_VALUE(!may_overlap(tensor), "gtopk: ", what, " of a tensor that has ",
+                    "overlapping elements (sizes ", tensor.sizes(), ", strides ", tensor.strides(),
+                    "), so no result can be written to it: pass a copy (clone())");
 }
 
 Contiguous writable(const at::Tensor& tensor, const char* what) {

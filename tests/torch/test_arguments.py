@@ -89,7 +89,7 @@ def test_bad_arguments_of_sparse_all_reduce_are_value_errors(arguments, message)
         (torch.ones(4, dtype=torch.int64), "given torch.int64"),
         (torch.ones(4, dtype=torch.complex64), "given torch.complex64"),
         (torch.ones(4).to_sparse(), "must be dense, given layout torch.sparse_coo"),
-        (torch.ones(1).expand(4), "several elements in one place"),
+        (torch.ones(1).expand(4), "overlapping elements"),
         (1.0, "tensor must be a torch.Tensor, given float"),
         ([1.0], r"tensor\[0\] must be a torch.Tensor, given float"),
         ([], "given an empty list"),

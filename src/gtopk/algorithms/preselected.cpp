@@ -56,8 +56,10 @@ Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
   if (entries.indices.size() > plan.lists.k || entries.values.size() != entries.indices.size()) {
     throw Error(
         ErrorKind::kInvalidArgument,
-        fmt::format("exchange({}) of k = {}: {} indices and {} values given", plan.algorithm->name,
-                    plan.lists.k, entries.indices.size(), entries.values.size()));
+        fmt::format(
+            "exchange({}) takes at most k = {} indices and as many values: given {} indices "
+            "and {} values",
+            plan.algorithm->name, plan.lists.k, entries.indices.size(), entries.values.size()));
   }
   check_entries(plan.algorithm->name, call.d, entries);
   return plan;

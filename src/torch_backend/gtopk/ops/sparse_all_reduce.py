@@ -181,8 +181,8 @@ def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = Fals
         raise ValueError(f"gtopk: {what} must be one of {types}, given {tensor.dtype}")
     if overlaps_itself(tensor):
         raise ValueError(
-            f"gtopk: {what} has several elements in one place (strides {tensor.stride()}), so no "
-            "result can be written to it: pass a copy (clone())"
+            f"gtopk: {what} has overlapping elements (strides {tensor.stride()}), so no result can "
+            "be written to it: pass a copy (clone())"
         )
 
 
