@@ -7,7 +7,7 @@ gtopk-info --doctor the matrices of latency and bandwidth between hosts. Also a 
 is what the model says of the links and a point an exchange in virtual time; each file has axes. Of
 tools/bench/run collectives gtopk's time over that of the faster other, with the range of its pairs;
 each file has axes. Of gtopk.diagnose (docs/tuning.md) what selections left out over steps, against
-the papers' bounds, and the last step's histogram.
+the papers' bounds, and the last step's histogram. Of gtopk-info the machine (plot_machine.py).
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
+from plot_machine import draw_machine
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# A drawing is the same each time, and its text is text.
+matplotlib.rcParams.update({"svg.hashsalt": "gtopk", "svg.fonttype": "none"})
 
 # Told apart by eyes of every kind (Okabe and Ito's palette).
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
@@ -67,7 +71,10 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     if program not in _DRAWN_BY:
         names = " or ".join(_DRAWN_BY)
         raise BadFileError(f"{path}: expected what {names} wrote with --json")
-    if not record["rows"]:
+    if program in _MACHINES:
+        if not record["topology"]["cores"]:
+            raise BadFileError(f"{path} has no topology: {record['topology']['source']}")
+    elif not record["rows"]:
         raise BadFileError(f"{path} has no rows")
     return record
 
@@ -194,6 +201,14 @@ def draw_doctor(records: Records) -> None:
     draw_matrix(right, bandwidths, names, "bandwidth, GB/s (1e9 bytes)")
 
 
+def draw_topology(records: Records) -> None:
+    """A machine with its NICs and GPUs. Raises BadFileError for several records."""
+    if len(records) > 1:
+        raise BadFileError("gtopk-info: one file makes one picture")
+    ((name, record),) = records.items()
+    draw_machine(name, record)
+
+
 def draw_growth(records: Records) -> None:
     """Milliseconds of a step over ranks."""
     _, panels = pyplot.subplots(
@@ -313,14 +328,19 @@ _DRAWN_BY = {
     "gtopk-bench-growth": draw_growth,
     "gtopk-bench-collectives": draw_collectives,
     "gtopk-diagnosis": draw_diagnosis,
+    "gtopk-info": draw_topology,
+    "gtopk-info --topology": draw_topology,
 }
+_MACHINES = ("gtopk-info", "gtopk-info --topology")
 
 
 def main(arguments: list[str]) -> int:
     """Exit code: 0, or 2 where there is nothing to draw."""
     parser = argparse.ArgumentParser(prog="tools/plot", description=__doc__)
     parser.add_argument("files", nargs="+", type=pathlib.Path, help="of one of the programs")
-    parser.add_argument("-o", "--output", type=pathlib.Path, help="a PNG; default: FILE.png")
+    parser.add_argument(
+        "-o", "--output", type=pathlib.Path, help="a PNG, or an SVG by its name; default: FILE.png"
+    )
     options = parser.parse_args(arguments)
     output = options.output or options.files[0].with_suffix(".png")
     try:
@@ -332,7 +352,10 @@ def main(arguments: list[str]) -> int:
             raise BadFileError("two files have one name, by which their lines would be told apart")
         _DRAWN_BY[programs.pop()](records)
         pyplot.tight_layout()
-        pyplot.savefig(output, dpi=150, format="png")
+        if output.suffix == ".svg":
+            pyplot.savefig(output, format="svg", metadata={"Date": None})
+        else:
+            pyplot.savefig(output, dpi=150, format="png")
     except (BadFileError, OSError) as error:
         print(f"plot: {error}", file=sys.stderr)
         return 2

@@ -8,6 +8,7 @@ import pathlib
 
 import pytest
 from matplotlib import pyplot
+from plot_machine import draw_machine, frames_of, home_of
 from plot_samples import draw_collectives, draw_diagnosis, draw_growth, lines_of, main, matrices
 
 ALLREDUCE = {
@@ -110,6 +111,48 @@ DIAGNOSIS = {
 }
 
 
+FIRST, SECOND = [0, 1, 2, 3], [4, 5, 6, 7]
+
+
+def gpu(number: int, nic: str, cores: list[int], nearness: str = "below one PCIe switch") -> dict:
+    bus = f"0000:0{number}:00.0"
+    return {
+        "name": f"GPU {number}",
+        "bus": bus,
+        "cores": cores,
+        "nearness": nearness,
+        "nics": [nic],
+    }
+
+
+MACHINE = {
+    "program": "gtopk-info --topology",
+    "plans": [
+        {"nic": "ib0", "engine_cores": [0, 1, 2, 3]},
+        {"nic": "ib0", "engine_cores": []},
+    ],
+    "topology": {
+        "source": "hwloc 2.8",
+        "cores": FIRST + SECOND,
+        "cores_allowed": [*FIRST, 4],
+        "nodes": [
+            {"number": 0, "cores": FIRST, "memory_bytes": 64 << 30},
+            {"number": 1, "cores": SECOND, "memory_bytes": 64 << 30},
+        ],
+        "nics": [
+            {"name": "ib0", "bus": "0000:11:00.0", "cores": FIRST, "rdma": "mlx5_0", "up": True},
+            {"name": "eth0", "bus": "0000:12:00.0", "cores": [], "rdma": "", "up": False},
+        ],
+        "gpus": [
+            gpu(0, "ib0", FIRST),
+            gpu(1, "ib0", FIRST, "below one host bridge"),
+            gpu(2, "ib0", SECOND, "across the machine"),
+        ],
+    },
+}
+HERE = {**MACHINE, "program": "gtopk-info", "plan": MACHINE["plans"][0]}
+
+
 def written(path: pathlib.Path, record: object) -> str:
     path.write_text(json.dumps(record))
     return str(path)
@@ -127,7 +170,7 @@ def test_rows_are_lines_named_by_what_differs():
 
 @pytest.mark.parametrize(
     "record",
-    [ALLREDUCE, PINGPONG, LAYERS, DOCTOR, GROWTH, COLLECTIVES, DIAGNOSIS],
+    [ALLREDUCE, PINGPONG, LAYERS, DOCTOR, GROWTH, COLLECTIVES, DIAGNOSIS, MACHINE, HERE],
     ids=lambda record: record["program"],
 )
 def test_a_picture_is_drawn(record, tmp_path, capsys):
@@ -187,16 +230,51 @@ def test_of_a_diagnosis_units_are_lines_over_steps_beside_their_bounds():
     pyplot.close("all")
 
 
+def test_devices_of_a_machine_stand_once_with_what_is_near_them():
+    frames = frames_of(MACHINE["topology"])
+    names = [[[each["name"] for each in row] for row in frame.rows] for frame in frames]
+    assert names == [[["ib0"], ["GPU 0", "GPU 1"]], [["GPU 2"]], [["eth0"]]]
+    nodes = MACHINE["topology"]["nodes"]
+    assert [home_of(frame, nodes) for frame in frames] == [0, 1, len(nodes)]
+
+
+def test_a_machines_plan_is_in_its_picture():
+    draw_machine("there", MACHINE)
+    texts = [each.get_text() for each in pyplot.gca().texts]
+    assert "NIC ib0 (mlx5_0)\n0000:11:00.0\nrank 0, rank 1" in texts
+    assert "NIC eth0, down\n0000:12:00.0" in texts
+    assert "GPU 1\n0000:01:00.0\nbelow one host bridge" in texts
+    assert "GPU 2\n0000:02:00.0\nacross the machine: ib0" in texts
+    inks = {each.get_text(): each.get_color() for each in pyplot.gca().texts}
+    assert [inks[str(core)] for core in FIRST + SECOND] == ["white"] * 4 + ["black"] * 4
+    draw_machine("here", HERE)
+    assert any("this rank" in each.get_text() for each in pyplot.gca().texts)
+    pyplot.close("all")
+
+
+def test_an_svg_is_the_same_each_time(tmp_path, capsys):
+    record = written(tmp_path / "there.json", MACHINE)
+    pictures = []
+    for name in ("one.svg", "other.svg"):
+        assert main([record, "-o", str(tmp_path / name)]) == 0
+        pictures.append((tmp_path / name).read_text())
+    assert pictures[0] == pictures[1]
+    assert "below one host bridge" in pictures[0]
+    pyplot.close("all")
+
+
 def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys):
     allreduce = written(tmp_path / "a.json", ALLREDUCE)
     pingpong = written(tmp_path / "b.json", PINGPONG)
     doctor = written(tmp_path / "d2.json", DOCTOR)
+    without = {**HERE, "topology": {"source": "hwloc 2 is not here", "cores": []}}
     (tmp_path / "other").mkdir()
     for files, said in (
         ([str(tmp_path / "none.json")], "cannot be read"),
         ([written(tmp_path / "c.json", [1])], "expected what gtopk-allreduce or gtopk-pingpong"),
         ([written(tmp_path / "d.json", {**PINGPONG, "rows": []})], "has no rows"),
         ([doctor, written(tmp_path / "e.json", DOCTOR)], "one file makes one picture"),
+        ([written(tmp_path / "m.json", without)], "m.json has no topology: hwloc 2 is not here"),
         ([allreduce, pingpong], "gtopk-allreduce and gtopk-pingpong have no picture in common"),
         ([allreduce, written(tmp_path / "other" / "a.json", ALLREDUCE)], "two files have one name"),
         ([allreduce, "-o", str(tmp_path / "no" / "a.png")], "No such file or directory"),
