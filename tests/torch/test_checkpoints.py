@@ -217,7 +217,9 @@ def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
         if me.rank == 2:
             damage()
         dist.barrier()
-        what = "damaged or could not be read" if file.exists() else "not complete: 1 of its files"
+        what = (
+            "damaged or could not be read" if file.exists() else "not complete: files are missing"
+        )
         with pytest.raises(RuntimeError, match=f"saved/version-1 is {what}") as told:
             gtopk.load(state, path / "saved")
         if not file.exists():

@@ -247,7 +247,7 @@ def check_a_run_that_is_resumed_goes_on_bit_for_bit(me: Rank) -> None:
         assert equal([*one[kind].values()], [*other[kind].values()])
     assert one["place"] == {"rank": me.rank // 2, "ranks": 2, "shard": me.rank % 2, "shards": 2}
     one["place"]["shard"] = 1 - one["place"]["shard"]
-    with pytest.raises(ValueError, match=f"that of shard {1 - me.rank % 2} of 2, this is shard"):
+    with pytest.raises(ValueError, match=f"that of shard {1 - me.rank % 2} of 2, but this one"):
         again.state.load_state_dict(one)
     dist.barrier()
     if made:
@@ -266,7 +266,7 @@ def check_what_it_cannot_take_is_named(me: Rank) -> None:
         gtopk.fsdp_hook(model, mesh)
     with pytest.raises(ValueError, match="holds another shard of the same replica"):
         gtopk.fsdp_hook(model, shards)
-    with pytest.raises(ValueError, match="takes no unit="):
+    with pytest.raises(ValueError, match="does not take unit="):
         gtopk.fsdp_hook(model, replicas, unit="model")
     with pytest.raises(ValueError, match="not gtopk"):
         gtopk.fsdp_hook(model, gloo_replicas(me))

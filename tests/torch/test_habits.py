@@ -383,7 +383,7 @@ def check_hooks_that_reach_for_the_state_are_told(me: Rank) -> None:
 
         def tell(_: object, acts=acts, told=told) -> None:
             for act in acts:
-                with pytest.raises(RuntimeError, match="in a backward") as error:
+                with pytest.raises(RuntimeError, match="during a backward") as error:
                     act()
                 told.append(error)
 

@@ -191,7 +191,7 @@ def check_an_optimizer_among_replicas_that_come_and_go(me: Rank) -> None:
     steps(0, 3)
     assert alike()
     assert state.place() == {"rank": me.rank, "ranks": 3}
-    with pytest.raises(NotImplementedError, match="save each rank's state_dict"):
+    with pytest.raises(NotImplementedError, match="save and load each rank's state_dict"):
         gtopk.save(state, "nowhere")
     if me.rank == 2:
         group.shutdown()

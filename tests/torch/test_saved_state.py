@@ -151,7 +151,7 @@ def test_a_layer_that_was_frozen_loads_as_missing_and_one_that_is_frozen_now_as_
     other = state(model(frozen=("1.weight",)), seed=2)
     before = residuals(other)
     with pytest.raises(
-        ValueError, match=r"'0\.weight' is \[64, 64\] torch.float32 large here and n"
+        ValueError, match=r"'0\.weight' is \[64, 64\] torch.float32 large here and absent"
     ):
         other.load_state_dict(saved)
     assert torch.equal(residuals(other)["2.weight"], before["2.weight"])
