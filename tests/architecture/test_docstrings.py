@@ -58,6 +58,47 @@ def unexplained(node: Definition) -> list[str]:
     return missing
 
 
+def misnamed(node: Definition) -> list[str]:
+    """What stands where a section "Args:" names an argument, and is the name of none."""
+    maker = next((each for each in methods(node) if each.name == "__init__"), node)
+    names = {*arguments(maker)} if isinstance(maker, ast.FunctionDef) else set()
+    found = []
+    for each in {node, maker}:
+        section = re.search(r"^Args:\n((?: {4}.*\n?|\n)*)", ast.get_docstring(each) or "", re.M)
+        entries = re.findall(r"^ {4}(\S[^:\n]*)", section[1] if section else "", re.M)
+        said = {entry: entry.split(", ") for entry in entries}
+        if "arguments" in names:  # by name, of a TypedDict
+            found += [
+                entry for entry, words in said.items() if not all(map(str.isidentifier, words))
+            ]
+        else:
+            found += [entry for entry, words in said.items() if not {*words} <= names]
+    return found
+
+
+@pytest.mark.parametrize(("name", "module"), sorted(public_names().items()))
+def test_sections_of_arguments_name_arguments_alone(name: str, module: str) -> None:
+    source = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
+    assert misnamed(definition(source.read_text(encoding="utf-8"), name)) == []
+
+
+def test_an_entry_that_is_no_argument_is_found() -> None:
+    source = '''
+def f(first, k):
+    """Do.
+
+    Args:
+        first: as it may split it
+        differently. k: as many
+            as that.
+
+    Returns:
+        None: nothing.
+    """
+'''
+    assert misnamed(definition(source, "f")) == ["differently. k"]
+
+
 @pytest.mark.parametrize(("name", "module"), public_names().items())
 def test_docstrings_name_every_argument(name: str, module: str) -> None:
     file = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")

@@ -65,8 +65,9 @@ def sparse_all_reduce(
             ranks, zero where nothing was delivered. A tensor that is not contiguous is copied in
             and out. A list of tensors of one dtype and device, each contiguous, is one vector of
             all their elements, in this order: nothing is copied, and ranks may split it
-        differently. k: entries that each rank selects, k >= 1; at most all of the d =
-            ``tensor.numel()``. "dense" needs neither k nor a density.
+            differently.
+        k: entries that each rank selects, k >= 1; at most all of the d = ``tensor.numel()``.
+            "dense" needs neither k nor a density.
         density: instead of k, a fraction in (0, 1]; k = min(d, max(1, floor(density * d + 1/2))).
         residual: has the tensor's shape (for a list: one dimension, all elements) and device, and
             the accumulation type (float64 for float64, else float32). It becomes what was not
@@ -74,7 +75,8 @@ def sparse_all_reduce(
         state: for select="threshold": what the selector keeps from one step of this tensor to the
             next, on this rank only; float64 of shape (4,) on the CPU, initially zeros. It is
             written only if the step happened; other selectors write zeros. None: each step starts
-        afresh. algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast:
+            afresh.
+        algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast:
             the same bits, less traffic in total, a longer path), "topk" (the exact sum of all
             selections, up to k entries of each rank), "dense" (all of acc; the residual becomes
             what the wire's rounding lost, or zero), "rs-ag" (regions reduced, re-selected and
