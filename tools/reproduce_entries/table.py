@@ -6,8 +6,18 @@ from reproduce_entries.bytes_sent import BYTES
 from reproduce_entries.codec_error import CODEC_ERROR
 from reproduce_entries.demo_ablation import DEMO_ABLATION
 from reproduce_entries.gtopk_model import GTOPK_MODEL
+from reproduce_entries.streaming_bandwidth import STREAMING_BANDWIDTH
 from reproduce_entries.theorem1 import THEOREM1
 from reproduce_entries.volume import VOLUME
 from reproduce_entries.where_it_pays import WHERE_IT_PAYS
 
-ENTRIES = (BYTES, VOLUME, THEOREM1, GTOPK_MODEL, CODEC_ERROR, DEMO_ABLATION, WHERE_IT_PAYS)
+ENTRIES = (
+    BYTES,
+    VOLUME,
+    THEOREM1,
+    GTOPK_MODEL,
+    CODEC_ERROR,
+    DEMO_ABLATION,
+    STREAMING_BANDWIDTH,
+    WHERE_IT_PAYS,
+)
