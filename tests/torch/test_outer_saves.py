@@ -183,5 +183,22 @@ def check_what_cannot_be_loaded_says_why_and_changes_nothing(me: Rank) -> None:
     refused(r"replica-2.pt is damaged", outer.optimizer)
 
 
+def check_settings_newer_than_a_state_were_at_their_defaults(me: Rank) -> None:
+    outer = Outer(me.rank, preset="sparseloco")
+    outer.steps(4)
+    saved = outer.optimizer.state_dict()
+    for name in ("clip", "quorum"):
+        del saved["gtopk"]["settings"][name]
+    loaded = Outer(me.rank, network(7), preset="sparseloco")
+    loaded.optimizer.load_state_dict(saved)
+    assert torch.equal(loaded.shared(), outer.shared())
+    stricter = Outer(me.rank, preset="sparseloco", quorum=2)
+    with pytest.raises(ValueError, match="has quorum=1, but this OuterOptimizer has quorum=2"):
+        stricter.optimizer.load_state_dict(saved)
+    del saved["gtopk"]["settings"]["preset"]
+    with pytest.raises(ValueError, match="its settings are invalid"):
+        loaded.optimizer.load_state_dict(saved)
+
+
 def test_on_four_ranks(four: RankSet, check) -> None:
     four.run(check)

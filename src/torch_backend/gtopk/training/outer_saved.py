@@ -130,16 +130,20 @@ def _tensors(
 
 def _check_settings(saved: object, settings: Settings) -> None:
     mine = dataclasses.asdict(settings)
+    # A setting that an earlier version did not have was at what is its default now.
+    then = {each.name: each.default for each in dataclasses.fields(settings)}
+    always = {name for name, default in then.items() if default is dataclasses.MISSING}
     _check(
-        isinstance(saved, Mapping) and saved.keys() == mine.keys(),
+        isinstance(saved, Mapping) and always <= saved.keys() <= mine.keys(),
         "its settings are invalid",
         saved,
     )
     assert isinstance(saved, Mapping)
     for name, value in mine.items():
-        if saved[name] != value:
+        was = saved.get(name, then[name])
+        if was != value:
             raise ValueError(
-                f"gtopk: the saved state has {name}={saved[name]!r}, but this OuterOptimizer has "
+                f"gtopk: the saved state has {name}={was!r}, but this OuterOptimizer has "
                 f"{name}={value!r}: make it with the arguments of the run that saved the state"
             )
 
