@@ -74,6 +74,7 @@ DeviceStreams::DeviceStreams(c10::Device device)
   while (streams_.size() < kResultStreams) {
     streams_.push_back({guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)});
   }
+  refuse_capture();
   streams_can_wait_ = can_wait();
 }
 

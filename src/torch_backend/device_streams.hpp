@@ -38,7 +38,7 @@ class DeviceStreams {
   /// Used by of().
   explicit DeviceStreams(c10::Device device);
   /// Created at the first call, for the lifetime of the process. Throws what torch and
-  /// device_driver() throw.
+  /// device_driver() throw, and as refuse_capture(), as creating them allocates pinned memory.
   [[nodiscard]] static DeviceStreams& of(c10::Device device);
 
   /// A counter in pinned memory that one operation increments, once, and a stream that waits for

@@ -134,3 +134,25 @@ dist.destroy_process_group()
     loaded, calls, unloaded = zip(*(line.split() for line in printed.splitlines()), strict=True)
     assert (calls, unloaded) == (("1", "2", "3"), ("False",) * 3)
     assert 0 < int(loaded[0]) < int(loaded[1]) == int(loaded[2])
+
+
+def test_a_first_use_while_a_graph_is_captured_allocates_nothing(fake_library: str) -> None:
+    script = """
+import torch, torch.distributed as dist, fake, gtopk
+fake.use()
+dist.init_process_group("cpu:gtopk,fake:gtopk", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.arange(5.0).to("fake")
+before = torch.ops.fake.counts()
+torch.ops.fake.capture(True)
+for call in (dist.all_reduce, lambda tensor: gtopk.sparse_all_reduce(tensor, k=2)):
+    try:
+        call(tensor)
+    except NotImplementedError as error:
+        print("captured into a CUDA graph" in str(error), torch.ops.fake.counts() == before)
+torch.ops.fake.capture(False)
+gtopk.sparse_all_reduce(tensor, k=2)
+print(tensor.cpu().tolist())
+dist.destroy_process_group()
+"""
+    printed = run_beside_the_fake(script, fake_library, GTOPK_CUDA_KERNELS=fake_library)
+    assert printed == "True True\nTrue True\n[0.0, 0.0, 0.0, 3.0, 4.0]\n"
