@@ -285,7 +285,7 @@ TEST(Directory, ThatGivesWhatCannotBeTheCardsOfAGroupIsAnErrorThatSaysWhat) {
   EXPECT_THAT(error_of([](const Presence& self) {
                 return std::vector{std::string("2:77"), self.card, self.card};
               }),
-              HasSubstr("rank 0 has a card of version 77, but rank 1 has one of version 5"));
+              HasSubstr("rank 0 has a card of version 77, but rank 1 has one of version 6"));
   EXPECT_THAT(error_of([](const Presence& self) {
                 return std::vector{self.card, self.card, self.card + "1:x"};
               }),
