@@ -1,5 +1,6 @@
-// Public surface: elements in memory: pointer, count, type, and which memory it is. Collectives are
-// called with these buffers, and know nothing else about a tensor.
+/// @file
+/// Elements in memory: pointer, count, type, and which memory it is. Collectives are called with
+/// these buffers, and know nothing else about a tensor.
 #pragma once
 
 #include <concepts>
@@ -21,6 +22,7 @@ template <class T>
 concept NativeElement = std::same_as<T, std::byte> || std::same_as<T, float> ||
                         std::same_as<T, double> || (std::integral<T> && sizeof(T) <= 8);
 
+/// The element type that a C++ type is.
 template <NativeElement T>
 [[nodiscard]] constexpr DataType type_of() {
   if constexpr (std::same_as<T, float>) {
@@ -45,20 +47,24 @@ template <NativeElement T>
 /// The number of elements of this type in `bytes`; for an opaque type, the number of bytes. Throws
 /// Error{kInvalidArgument} if the last element is not whole.
 [[nodiscard]] std::uint64_t elements_in(std::size_t bytes, DataType dtype);
+/// Bytes of this many elements; for an opaque type, as many.
 [[nodiscard]] std::size_t bytes_of(std::uint64_t elements, DataType dtype);
 /// Throws Error{kInvalidArgument} for a null pointer to `count` elements.
 [[noreturn]] void refuse_null(std::uint64_t count, DataType dtype);
 
-/// `Void` is `const void` if the buffer is only read. Converts from contiguous ranges in host
-/// memory: all_reduce(values), broadcast(bytes, 0).
+/// Elements in memory, as collectives take them. `Void` is `const void` if the buffer is only read.
+/// Converts from contiguous ranges in host memory: all_reduce(values), broadcast(bytes, 0).
 template <class Void>
 struct BasicBuffer {
+  /// Bytes of the buffer, const if it is only read.
   using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
 
+  /// The first element; may be null if there is none.
   Void* data = nullptr;
   std::uint64_t count = 0;  ///< elements; bytes of an opaque type
+  /// The type of all elements.
   DataType dtype = DataType::kUint8;
-  Memory memory;
+  Memory memory;  ///< where the elements lie
 
   constexpr BasicBuffer() = default;
   /// Throws Error{kInvalidArgument} if `data` is null and `count` is not 0.
@@ -71,6 +77,7 @@ struct BasicBuffer {
   /// The elements in these bytes; throws like elements_in().
   BasicBuffer(BasicBytes<Byte> bytes, DataType dtype)
       : BasicBuffer(bytes.data(), elements_in(bytes.size(), dtype), dtype, bytes.memory()) {}
+  /// Converts from contiguous ranges in host memory.
   template <class Range>
     requires std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
              NativeElement<std::remove_cv_t<std::ranges::range_value_t<Range>>> &&
@@ -84,12 +91,15 @@ struct BasicBuffer {
   constexpr BasicBuffer(const BasicBuffer<Other>& other)  // NOLINT(google-explicit-constructor)
       : BasicBuffer(other.data, other.count, other.dtype, other.memory) {}
 
+  /// The bytes of all elements.
   [[nodiscard]] BasicBytes<Byte> bytes() const {
     return {static_cast<Byte*>(data), bytes_of(count, dtype), memory};
   }
 };
 
+/// A buffer that a collective may write to.
 using Buffer = BasicBuffer<void>;
+/// A buffer that a collective only reads.
 using ConstBuffer = BasicBuffer<const void>;
 
 /// A list of buffers, such as one for each rank. Converts from ranges whose elements convert to
@@ -97,10 +107,13 @@ using ConstBuffer = BasicBuffer<const void>;
 template <class Void>
 class BasicBuffers {
  public:
+  /// The type of each buffer.
   using One = BasicBuffer<Void>;
 
   BasicBuffers() = default;
+  /// These buffers, in this order.
   BasicBuffers(std::initializer_list<One> list) : list_(list) {}
+  /// Converts from ranges whose elements convert to buffers.
   template <class Range>
     requires(std::ranges::input_range<Range> &&
              std::convertible_to<std::ranges::range_reference_t<Range>, One> &&
@@ -118,18 +131,26 @@ class BasicBuffers {
     }
   }
 
+  /// The number of buffers.
   [[nodiscard]] std::size_t size() const { return list_.size(); }
+  /// Whether there is no buffer.
   [[nodiscard]] bool empty() const { return list_.empty(); }
+  /// The buffer at this position; requires at < size().
   [[nodiscard]] const One& operator[](std::size_t at) const { return list_[at]; }
+  /// Iterator to the first buffer.
   [[nodiscard]] auto begin() const { return list_.begin(); }
+  /// Iterator past the last buffer.
   [[nodiscard]] auto end() const { return list_.end(); }
+  /// Appends a buffer.
   void push_back(One buffer) { list_.push_back(buffer); }
 
  private:
   std::vector<One> list_;
 };
 
+/// Buffers that a collective may write to.
 using Buffers = BasicBuffers<void>;
+/// Buffers that a collective only reads.
 using ConstBuffers = BasicBuffers<const void>;
 
 }  // namespace gtopk

@@ -1,5 +1,6 @@
-// Public surface: a collective as a value: its name, what ranks must agree on, its order, and its
-// body. collectives.hpp makes the built-in ones; make yours the same way.
+/// @file
+/// A collective as a value: its name, what ranks must agree on, its order, and its body.
+/// collectives.hpp makes the built-in ones; make yours the same way.
 #pragma once
 
 #include <cstddef>
@@ -30,13 +31,18 @@ class PerGroupState;
 /// fetched from the peer. Names and words must live as long as the program.
 class Agreement {
  public:
+  /// An agreement has at most this many fields; one more throws Error{kInvalidArgument}.
   static constexpr std::size_t kMaxFields = 16;
 
   Agreement() = default;
+  /// Of the collective of this name, without fields.
   explicit Agreement(std::string_view collective) : collective_(collective) {}
 
+  /// Adds a number.
   Agreement& number(std::string_view name, std::uint64_t value);
+  /// Adds a word, such as the name of an operation.
   Agreement& word(std::string_view name, std::string_view value);
+  /// Adds an element type by its name, an opaque one with its code.
   Agreement& type(std::string_view name, DataType value);
   /// Adds a list. If all values are equal, it is stored as a single number, whatever its length. At
   /// most one list per agreement may have differing values.
@@ -46,6 +52,7 @@ class Agreement {
   [[nodiscard]] std::uint64_t fingerprint() const;
   /// "all_reduce(d=100, dtype=float32, op=SUM)"
   [[nodiscard]] std::string text() const;
+  /// Whether it names no collective.
   [[nodiscard]] bool empty() const { return collective_.empty(); }
   /// The number or list stored in field `name`; empty if there is no numeric field of that name.
   [[nodiscard]] std::vector<std::uint64_t> numbers_of(std::string_view name) const;
@@ -69,6 +76,7 @@ class Agreement {
   std::shared_ptr<const std::vector<std::uint64_t>> list_;
 };
 
+/// When an operation may start, relative to the other operations of its group.
 enum class Ordering : std::uint8_t {
   /// Numbered in call order, which is the same on every rank; many may be in flight.
   kConcurrent,
@@ -81,9 +89,9 @@ enum class Ordering : std::uint8_t {
 
 /// The group that a collective is about to run in, as this rank sees it.
 struct GroupShape {
-  std::string_view name;
-  std::uint32_t rank = 0;
-  std::uint32_t size = 1;
+  std::string_view name;   ///< the group's
+  std::uint32_t rank = 0;  ///< this process's
+  std::uint32_t size = 1;  ///< number of ranks
   /// By rank: whether messages to and from it may lie in device memory; empty: false for all.
   std::span<const std::uint8_t> reached_from_devices{};
 
@@ -103,7 +111,9 @@ struct GroupShape {
 struct Collective {
   /// As the user called it: "sparse_all_reduce(gtopk)".
   std::string name;
+  /// What all ranks must pass alike.
   Agreement agreement;
+  /// When it may start.
   Ordering ordering = Ordering::kConcurrent;
   /// Bytes that this rank passes in or has capacity for; recorded if the agreement does not say.
   std::uint64_t bytes = 0;

@@ -1,6 +1,7 @@
-// Public surface: the built-in collectives, each as a value for Communicator::run. They throw
-// Error{kInvalidArgument} if the arguments are wrong on any rank; memory must stay valid until
-// `done`.
+/// @file
+/// The built-in collectives, each as a value for Communicator::run. They throw
+/// Error{kInvalidArgument} if the arguments are wrong on any rank; memory must stay valid until
+/// `done`.
 #pragma once
 
 #include <cstddef>
@@ -34,13 +35,14 @@ namespace gtopk {
 /// Sends the root's elements to all ranks, in place. The type is only compared between the ranks.
 [[nodiscard]] Collective broadcast(Buffer data, std::uint32_t root);
 
-/// `rooms`: one buffer per rank, of any sizes, the same on all ranks, and of one type, which is
-/// compared as above. On entry this rank's own buffer holds its elements.
+/// Sends each rank's elements to all ranks. `rooms`: one buffer per rank, of any sizes, the same on
+/// all ranks, and of one type, which is compared as above. On entry this rank's own buffer holds
+/// its elements.
 [[nodiscard]] Collective all_gather(const Buffers& rooms);
 
-/// `parts`: one per rank, in order, of any sizes, the same on all ranks, and of one type; not
-/// modified. `output` gets the reduction of part `rank` and has its size; it may be that part
-/// itself. `factor` as above.
+/// Reduces each part to its rank. `parts`: one per rank, in order, of any sizes, the same on all
+/// ranks, and of one type; not modified. `output` gets the reduction of part `rank` and has its
+/// size; it may be that part itself. `factor` as above.
 [[nodiscard]] Collective reduce_scatter(const ConstBuffers& parts, Buffer output,
                                         ReduceOp op = ReduceOp::kSum, double factor = 1);
 
@@ -77,17 +79,17 @@ struct CooEntries {
 };
 /// The tensor's shape; must be the same on all ranks.
 struct CooShape {
-  std::vector<std::uint64_t> sizes;  ///< all dimensions, sparse and dense
-  std::uint32_t sparse_dimensions = 0;
-  DataType dtype = DataType::kFloat32;
+  std::vector<std::uint64_t> sizes;     ///< all dimensions, sparse and dense
+  std::uint32_t sparse_dimensions = 0;  ///< how many of them are sparse, the first ones
+  DataType dtype = DataType::kFloat32;  ///< of the values
 
   /// Elements in a row: the product of the dense sizes.
   [[nodiscard]] std::uint64_t row() const;
 };
 /// The sum: the union of all ranks' places, ascending, with one row for each.
 struct CooSum {
-  std::vector<std::uint64_t> places;
-  std::vector<std::byte> values;
+  std::vector<std::uint64_t> places;  ///< linear indices, as in CooEntries
+  std::vector<std::byte> values;      ///< as many rows
 };
 
 /// The exact sum of all ranks' entries, any number per rank; rows of the same place are added in
@@ -106,13 +108,15 @@ inline constexpr std::size_t kShortBroadcast = 16384;
 /// The same for all-gathers (all parts together), which then take even fewer steps.
 inline constexpr std::size_t kShortAllGather = 65536;
 
-/// Point-to-point messages, matched by (sender, tag) in call order. The receive fails if the
-/// message does not have the size of `data`; types are not compared.
+/// Sends a point-to-point message. Messages are matched by (sender, tag) in call order. The receive
+/// fails if the message does not have the size of its `data`; types are not compared.
 [[nodiscard]] Collective send(ConstBuffer data, std::uint32_t to, std::int32_t tag);
+/// The receiving end of send().
 [[nodiscard]] Collective recv(Buffer data, std::uint32_t from, std::int32_t tag);
 /// Receives from the first rank that sends with that tag; sets `from` to that rank.
 [[nodiscard]] Collective recv_any(Buffer data, std::int32_t tag, std::uint32_t& from);
 
+/// Reduces the largest elements of all ranks' gradients, and keeps the others in residuals.
 /// `tensor`: the gradient on entry, the reduced gradient on return (zero where nothing was
 /// delivered). `residual`: as many elements of accumulation_type(dtype), in and out; Buffer() means
 /// a zero residual that is discarded. options.k >= 1 (larger than d means d). docs/algorithms.md
@@ -190,9 +194,9 @@ struct Preselected {
   std::span<const std::uint32_t> indices;
   /// The same number; finite.
   std::span<const float> values;
-  std::span<std::uint32_t> result_indices;
-  std::span<float> result_values;
-  std::uint64_t* result_count = nullptr;
+  std::span<std::uint32_t> result_indices;  ///< gets the indices of the result, ascending
+  std::span<float> result_values;           ///< gets their sums
+  std::uint64_t* result_count = nullptr;    ///< gets the number of entries in the result
 };
 
 /// Only the exchange of a float32 sparse all-reduce, for measuring it without the selection. Throws

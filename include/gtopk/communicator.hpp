@@ -1,6 +1,7 @@
-// Public surface: a process, and the groups of ranks in which it runs collectives. Every call is
-// asynchronous: it checks its arguments, queues the operation and returns; `done` is called once,
-// on the engine thread. It knows no torch: src/torch_backend is one caller, the tools are others.
+/// @file
+/// A process, and the groups of ranks in which it runs collectives. Every call is asynchronous: it
+/// checks its arguments, queues the operation and returns; `done` is called once, on the engine
+/// thread. It knows no torch: src/torch_backend is one caller, the tools are others.
 #pragma once
 
 #include <atomic>
@@ -89,9 +90,9 @@ struct Meeting {
   /// of your own. The group keeps it to look up the addresses of ranks that this process has not
   /// communicated with yet. A group of one needs none.
   std::shared_ptr<Directory> directory{};
-  std::string name = "default";
-  std::uint32_t rank = 0;
-  std::uint32_t size = 1;
+  std::string name = "default";  ///< the group's; tells the groups of a directory apart
+  std::uint32_t rank = 0;        ///< this process's
+  std::uint32_t size = 1;        ///< number of ranks
   std::chrono::nanoseconds timeout =
       std::chrono::minutes(30);  ///< of the meeting, and the default of operations
   /// This rank's host: ranks that give the same name share a host, whatever machine they run on. If
@@ -134,11 +135,15 @@ class Communicator {
   /// destroyed in quick succession share the 2 s.
   ~Communicator();
 
+  /// This process's rank.
   [[nodiscard]] std::uint32_t rank() const;
+  /// The number of ranks.
   [[nodiscard]] std::uint32_t size() const;
+  /// The group's name.
   [[nodiscard]] const std::string& name() const;
   /// The host number of each rank; hosts are numbered in the order of their lowest ranks.
   [[nodiscard]] std::vector<std::uint32_t> hosts() const;
+  /// Sets the timeout of later operations whose Call has none.
   void set_timeout(std::chrono::nanoseconds timeout);
 
   /// Whether messages to and from that rank may lie in memory of this kind here; never changes. A
@@ -160,6 +165,7 @@ class Communicator {
   /// Why the group has failed; empty if it has not. Asks the engine thread.
   [[nodiscard]] std::optional<ErrorKind> failure() const;
 
+  /// What the group has done so far on this rank. Any thread.
   [[nodiscard]] Statistics statistics() const;
   /// The report of the last `auto` operation to end; empty if there was none. Asks the engine
   /// thread.

@@ -1,7 +1,8 @@
-// Public surface: a sparse all-reduce whose tensor and residual are out of the core's reach, on a
-// device. The caller selects there, and applies there what the core computes; the two exchange only
-// lists of entries, in host memory. Ranks of one group may mix detached and ordinary calls. The
-// functions are in collectives.hpp.
+/// @file
+/// A sparse all-reduce whose tensor and residual are out of the core's reach, on a device. The
+/// caller selects there, and applies there what the core computes; the two exchange only lists of
+/// entries, in host memory. Ranks of one group may mix detached and ordinary calls. The functions
+/// are in collectives.hpp.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace gtopk {
 
 /// The outcome of a selection.
 struct SelectionReport {
-  std::uint64_t kept = 0;
+  std::uint64_t kept = 0;     ///< entries selected
   std::uint64_t dropped = 0;  ///< nonzero entries among those examined that were not kept
   std::uint64_t finite = 0;   ///< 0: acc was not finite, and nothing is kept
 };
@@ -21,32 +22,32 @@ struct SelectionReport {
 struct EditCounts {
   /// If 0, the step did not happen: the tensor becomes NaN, and nothing else is applied.
   std::uint64_t happened = 0;
-  std::uint64_t cleared = 0;
-  std::uint64_t returned = 0;
-  std::uint64_t delivered = 0;
+  std::uint64_t cleared = 0;    ///< indices in Detached::cleared
+  std::uint64_t returned = 0;   ///< entries in Detached::returned
+  std::uint64_t delivered = 0;  ///< entries in Detached::delivered
 };
 
 /// The most entries of each list, and the width of their indices.
 struct DetachedCapacity {
-  std::uint64_t selected = 0;
-  std::uint64_t cleared = 0;
-  std::uint64_t returned = 0;
-  std::uint64_t delivered = 0;
-  std::uint32_t index_bytes = 4;
+  std::uint64_t selected = 0;     ///< entries of Detached::selected
+  std::uint64_t cleared = 0;      ///< indices of Detached::cleared
+  std::uint64_t returned = 0;     ///< entries of Detached::returned
+  std::uint64_t delivered = 0;    ///< entries of Detached::delivered
+  std::uint32_t index_bytes = 4;  ///< 4, or 8 for indices that need more
 };
 
 /// Entries: indices (of 4 or 8 bytes) and values (of the accumulation type), in two arrays.
 struct DetachedEntries {
-  void* indices = nullptr;
-  void* values = nullptr;
+  void* indices = nullptr;  ///< ascending unsigned integers
+  void* values = nullptr;   ///< as many, in the same order
 };
 
 /// When the operation starts (Call::input), it reads the entries of acc = gradient + residual that
 /// the call's rule selects (selection_rule.hpp). Before it ends, it writes the edits that the
 /// caller then applies, in this order, to a residual that holds acc and a tensor of zeros.
 struct Detached {
-  DetachedEntries selected;
-  const SelectionReport* report = nullptr;
+  DetachedEntries selected;                 ///< the caller's selection
+  const SelectionReport* report = nullptr;  ///< how many entries that is
   /// The value of options.state if the step happens; null: zeros.
   const SelectorState* next = nullptr;
 
@@ -56,7 +57,7 @@ struct Detached {
   DetachedEntries returned;
   /// Written to the tensor, after division by detached_divisor() and rounding.
   DetachedEntries delivered;
-  EditCounts* counts = nullptr;
+  EditCounts* counts = nullptr;  ///< written: how much of each to apply
 };
 
 }  // namespace gtopk

@@ -1,7 +1,8 @@
-// Public surface: a sparse all-reduce in which no rank selects (`dense`, `true-topk`, `random-k`,
-// `sketch`), of a tensor and a residual that stay on a device. The device writes what ranks sum
-// first to pinned memory before the operation starts, and applies the result. Ranks of one group
-// may mix such calls and ordinary ones. The functions are in collectives.hpp.
+/// @file
+/// A sparse all-reduce in which no rank selects (`dense`, `true-topk`, `random-k`, `sketch`), of a
+/// tensor and a residual that stay on a device. The device writes what ranks sum first to pinned
+/// memory before the operation starts, and applies the result. Ranks of one group may mix such
+/// calls and ordinary ones. The functions are in collectives.hpp.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,7 @@ struct AccCapacity {
   std::uint64_t columns = 0;
   /// The most elements that are found in the sketch.
   std::uint64_t candidates = 0;
-  std::uint32_t index_bytes = 4;
+  std::uint32_t index_bytes = 4;  ///< 4, or 8 for indices that need more
 
   /// Whether the input depends on the seed.
   [[nodiscard]] bool needs_seed() const { return drawn || columns != 0; }
@@ -67,10 +68,13 @@ struct AccOnDevice {
   /// Used while the operation runs, by a sketch and by `auto`.
   AccDevice* device = nullptr;
   void* sums = nullptr;  ///< for `auto`, written when the device is asked to
+  /// Written by AccDevice::find().
   DetachedEntries candidates;
+  /// The result, unless that is all of the sums. With AccCapacity::drawn, filled from the start.
   DetachedEntries delivered;
   /// Set by reading acc at indices: 0 if any of acc is not finite, whether read or not.
   const std::uint64_t* finite = nullptr;
+  /// How many candidates there are.
   const SelectionReport* report = nullptr;
   EditCounts* counts = nullptr;  ///< nothing is returned
 };
@@ -78,15 +82,15 @@ struct AccOnDevice {
 /// For a call that leaves its algorithm to `auto`, which chooses while the operation runs: either
 /// ranks select, or they sum all of acc, which the device then provides. Without sums, they select.
 struct AutoCapacity {
-  DetachedCapacity lists;
-  AccCapacity acc;
+  DetachedCapacity lists;  ///< needed if ranks select
+  AccCapacity acc;         ///< needed if they sum all of acc
 };
 
 /// If acc.counts says that its step happened, the caller applies acc, as for `dense`; otherwise it
 /// applies what lists.counts says.
 struct AutoOnDevice {
-  Detached lists;
-  AccOnDevice acc;
+  Detached lists;   ///< used if ranks select
+  AccOnDevice acc;  ///< used if they sum all of acc
 };
 
 }  // namespace gtopk

@@ -1,6 +1,7 @@
-// Public surface: all that a group needs to know about how its ranks were started. directory_over
-// (key_value_store.hpp) makes a directory of a job's key-value store; for another kind of
-// rendezvous, such as PMIx or MPI, implement Directory. It knows no network.
+/// @file
+/// All that a group needs to know about how its ranks were started. directory_over
+/// (key_value_store.hpp) makes a directory of a job's key-value store; for another kind of
+/// rendezvous, such as PMIx or MPI, implement Directory. It knows no network.
 #pragma once
 
 #include <chrono>
@@ -16,11 +17,11 @@ namespace gtopk {
 
 /// One rank of a group that is about to meet.
 struct Presence {
-  std::string group;  ///< its name
-  std::uint32_t rank = 0;
-  std::uint32_t size = 1;
-  std::string card;     ///< what the others must know of this rank: a few hundred bytes
-  std::string process;  ///< "host node7, pid 4711", for errors
+  std::string group;       ///< its name
+  std::uint32_t rank = 0;  ///< of this process in the group
+  std::uint32_t size = 1;  ///< number of ranks
+  std::string card;        ///< what the others must know of this rank: a few hundred bytes
+  std::string process;     ///< "host node7, pid 4711", for errors
   /// Set if this rank cannot join the group. The card says so too: a directory may ignore this, or
   /// use it to spare the other ranks the wait.
   std::optional<Error> refusal;

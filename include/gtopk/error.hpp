@@ -1,5 +1,6 @@
-// Public surface: the one exception type, with a kind that a caller can act on.
-// It knows no transport and no torch.
+/// @file
+/// The one exception type, with a kind that a caller can act on. It knows no transport and no
+/// torch.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 namespace gtopk {
 
+/// What kind of failure it was, and so what a caller can do.
 enum class ErrorKind : std::uint8_t {
   kInvalidArgument,  ///< found locally, before anything was sent; the group stays usable
   kMismatch,         ///< ranks called with different arguments; the group stays usable
@@ -20,6 +22,7 @@ enum class ErrorKind : std::uint8_t {
   kUnsupported,      ///< not implemented; the message names it
 };
 
+/// The kind in words, such as "peer failed".
 [[nodiscard]] constexpr std::string_view to_string(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kInvalidArgument:
@@ -46,11 +49,14 @@ enum class ErrorKind : std::uint8_t {
 /// it.
 class Error : public std::runtime_error {
  public:
+  /// what() returns `message`; see ended_group().
   Error(ErrorKind kind, const std::string& message, bool ended_group = false)
       : std::runtime_error(message), kind_(kind), ended_group_(ended_group) {}
 
+  /// What kind of failure it was.
   [[nodiscard]] ErrorKind kind() const { return kind_; }
-  /// The operation failed because its group did: no later operation of the group can succeed.
+  /// Whether the operation failed because its group did: no later operation of the group can
+  /// succeed.
   [[nodiscard]] bool ended_group() const { return ended_group_; }
 
  private:

@@ -1,5 +1,6 @@
-// Public surface: a gate at which operations wait for each other before they commit, so that either
-// all parts of a step happen or none does.
+/// @file
+/// A gate at which operations wait for each other before they commit, so that either all parts of a
+/// step happen or none does.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,7 @@ class Gate {
   Gate& operator=(Gate&&) = delete;
   ~Gate() = default;
 
+  /// The number of arrivals that it was made for.
   [[nodiscard]] std::uint32_t arrivals() const { return arrivals_; }
   /// Reports one part; `happened`: whether it was finite on every rank. A no-op once all have
   /// arrived.
@@ -34,10 +36,11 @@ class Gate {
   /// Whether the step has happened; nullopt while parts are missing.
   [[nodiscard]] std::optional<bool> verdict() const;
 
-  // Used by the engine.
+  /// Used by the engine: what to call once the gate has decided.
   using Waiters = std::list<std::function<void()>>;
   /// Calls `then` on the deciding thread unless forget() comes first; at once if already decided.
   [[nodiscard]] Waiters::iterator when_decided(std::function<void()> then);
+  /// Removes what when_decided() added; afterwards it is neither running nor called again.
   void forget(Waiters::iterator waiter);
 
  private:

@@ -1,6 +1,7 @@
-// Public surface: a small shared key-value store of bytes, the least that ranks need to find each
-// other. torch's Store and gtopk's TCP rendezvous are such stores. To write your own, implement
-// four functions; directory_over() does the rest. It knows no ranks.
+/// @file
+/// A small shared key-value store of bytes, the least that ranks need to find each other. torch's
+/// Store and gtopk's TCP rendezvous are such stores. To write your own, implement four functions;
+/// directory_over() does the rest. It knows no ranks.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,7 @@
-// Public surface: what a launcher tells each process, by environment variables (torchrun, srun) or
-// by PMIx (mpirun, prterun, srun --mpi=pmix), and the TCP store that rank 0 then serves. For
-// programs without torch.
+/// @file
+/// What a launcher tells each process, by environment variables (torchrun, srun) or by PMIx
+/// (mpirun, prterun, `srun --mpi=pmix`), and the TCP store that rank 0 then serves. For programs
+/// without torch.
 #pragma once
 
 #include <chrono>
@@ -14,14 +15,16 @@
 
 namespace gtopk {
 
+/// What a launcher tells a process of the job.
 struct LaunchEnvironment {
-  std::uint32_t rank = 0;
-  std::uint32_t world_size = 1;
-  std::string host;        ///< of rank 0
-  std::uint16_t port = 0;  ///< of rank 0's store
-  bool pmix = false;       ///< host and port come from PMIx, once rank 0 has joined
-  /// This rank's number on its host, and how many ranks run there, if the launcher says so.
+  std::uint32_t rank = 0;        ///< this process's
+  std::uint32_t world_size = 1;  ///< number of ranks in the job
+  std::string host;              ///< of rank 0
+  std::uint16_t port = 0;        ///< of rank 0's store
+  bool pmix = false;             ///< host and port come from PMIx, once rank 0 has joined
+  /// This rank's number on its host, if the launcher says so.
   std::optional<std::uint32_t> local_rank{};
+  /// How many ranks run on this host, if the launcher says so.
   std::optional<std::uint32_t> local_world_size{};
 };
 
@@ -63,8 +66,8 @@ struct LaunchEnvironment {
 
 /// The address at which this rank reaches a service of rank 0.
 struct ServiceAddress {
-  std::string host;
-  std::uint16_t port = 0;
+  std::string host;        ///< a name or a numeric address
+  std::uint16_t port = 0;  ///< TCP port
 };
 
 /// Finds a service of the caller's on rank 0, such as torch's store, in a job started by PMIx. Rank

@@ -1,5 +1,6 @@
-// Public surface: where memory lies, and bytes in it. Device memory cannot be read or written here,
-// only passed on.
+/// @file
+/// Where memory lies, and bytes in it. Device memory cannot be read or written here, only passed
+/// on.
 #pragma once
 
 #include <concepts>
@@ -11,16 +12,21 @@
 
 namespace gtopk {
 
+/// Which memory an address belongs to.
 struct Memory {
+  /// The host's memory, or that of a CUDA device.
   enum class Kind : std::uint8_t { kHost, kCuda };
 
-  Kind kind = Kind::kHost;
+  Kind kind = Kind::kHost;  ///< the host's, if nothing is said
   std::int16_t device = 0;  ///< for kCuda: its index in this process
 
+  /// Whether the core can read and write it.
   [[nodiscard]] constexpr bool is_host() const { return kind == Kind::kHost; }
+  /// Equal for the same kind and device.
   friend constexpr bool operator==(Memory, Memory) = default;
 };
 
+/// The memory of the CUDA device with this index.
 [[nodiscard]] constexpr Memory cuda_memory(std::int16_t device) {
   return {Memory::Kind::kCuda, device};
 }
@@ -35,6 +41,7 @@ template <class Byte>
 class BasicBytes {
  public:
   constexpr BasicBytes() = default;
+  /// `size` bytes from `data` on.
   constexpr BasicBytes(Byte* data, std::size_t size, Memory memory = {})
       : data_(data), size_(size), memory_(memory) {}
   /// Converts from contiguous ranges in host memory.
@@ -48,13 +55,17 @@ class BasicBytes {
   constexpr BasicBytes(BasicBytes<Other> other)  // NOLINT(google-explicit-constructor)
       : BasicBytes(other.data(), other.size(), other.memory()) {}
 
+  /// The first byte.
   [[nodiscard]] constexpr Byte* data() const { return data_; }
+  /// The number of bytes.
   [[nodiscard]] constexpr std::size_t size() const { return size_; }
+  /// Whether there is no byte.
   [[nodiscard]] constexpr bool empty() const { return size_ == 0; }
+  /// Which memory the bytes are in.
   [[nodiscard]] constexpr Memory memory() const { return memory_; }
   /// The bytes, to be read or written here; the memory must be the host's.
   [[nodiscard]] constexpr std::span<Byte> host() const { return {data_, size_}; }
-  /// Requires begin + size <= this->size().
+  /// `size` bytes from `begin` on; requires begin + size <= this->size().
   [[nodiscard]] constexpr BasicBytes subspan(std::size_t begin, std::size_t size) const {
     return {data_ + begin, size, memory_};
   }
@@ -68,7 +79,9 @@ class BasicBytes {
   Memory memory_;
 };
 
+/// Bytes that may be written to.
 using Bytes = BasicBytes<std::byte>;
+/// Bytes that are only read.
 using ConstBytes = BasicBytes<const std::byte>;
 
 }  // namespace gtopk

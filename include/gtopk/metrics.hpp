@@ -1,6 +1,7 @@
-// Public surface: the metrics of a group in one table: names, units, descriptions, and how figures
-// of several groups or ranks combine. C++'s Statistics, Python's gtopk.stats() and the docs are
-// generated from it.
+/// @file
+/// The metrics of a group in one table: names, units, descriptions, and how figures of several
+/// groups or ranks combine. C++'s Statistics, Python's gtopk.stats() and the docs are generated
+/// from it.
 #pragma once
 
 #include <array>
@@ -13,18 +14,18 @@ namespace gtopk {
 /// What a group has done since it was created. Bytes and messages are this rank's, including
 /// headers. kMetrics describes each figure.
 struct Statistics {
-  std::uint64_t operations = 0;
-  std::uint64_t messages_sent = 0;
-  std::uint64_t messages_received = 0;
-  std::uint64_t bytes_sent = 0;
-  std::uint64_t bytes_received = 0;
-  std::uint64_t notices_sent = 0;
-  std::uint64_t most_in_flight = 0;
-  double queue_seconds = 0;
-  double run_seconds = 0;
-  double compress_seconds = 0;
-  double exchange_seconds = 0;
-  double commit_seconds = 0;
+  std::uint64_t operations = 0;         ///< operations begun
+  std::uint64_t messages_sent = 0;      ///< messages of operations sent
+  std::uint64_t messages_received = 0;  ///< messages of operations received
+  std::uint64_t bytes_sent = 0;         ///< bytes of the messages sent
+  std::uint64_t bytes_received = 0;     ///< bytes of the messages received
+  std::uint64_t notices_sent = 0;       ///< messages about errors sent
+  std::uint64_t most_in_flight = 0;     ///< operations under way at one time, at most
+  double queue_seconds = 0;             ///< from the calls of operations to their starts
+  double run_seconds = 0;               ///< from the starts of operations to their ends
+  double compress_seconds = 0;          ///< selecting
+  double exchange_seconds = 0;          ///< messages and merges of sparse operations
+  double commit_seconds = 0;            ///< writing results and residuals
 };
 
 /// Rows of kMetrics.
@@ -46,19 +47,21 @@ enum class Metric : std::uint8_t {
 /// How figures of several groups, ranks or intervals combine.
 enum class Adding : std::uint8_t { kSum, kMaximum };
 
+/// A row of kMetrics: what one figure of Statistics means.
 struct MetricInfo {
-  std::string_view name;
-  std::string_view unit;  ///< in UCUM's notation: "1", "By", "s"
-  std::string_view description;
-  Adding adding;
-  /// The member that holds the figure; one of the two is null.
+  std::string_view name;         ///< that of the member
+  std::string_view unit;         ///< in UCUM's notation: "1", "By", "s"
+  std::string_view description;  ///< one sentence
+  Adding adding;                 ///< how several figures combine
+  /// The member that holds the figure if it is a count, else null.
   std::uint64_t Statistics::*count;
+  /// The member that holds the figure if it is a time, else null.
   double Statistics::*seconds;
   /// The phase of operations whose time it measures; empty if none.
   std::string_view phase;
 };
 
-/// Indexed by Metric.
+/// All metrics, indexed by Metric.
 inline constexpr std::array<MetricInfo, 12> kMetrics = {{
     {"operations", "1", "Operations begun: collectives, sends and receives.", Adding::kSum,
      &Statistics::operations, nullptr, ""},
@@ -88,6 +91,7 @@ inline constexpr std::array<MetricInfo, 12> kMetrics = {{
      &Statistics::commit_seconds, "commit"},
 }};
 
+/// The row of a metric.
 [[nodiscard]] constexpr const MetricInfo& info(Metric metric) {
   return kMetrics[static_cast<std::size_t>(metric)];
 }

@@ -1,5 +1,6 @@
-// Public surface: the predicted cost of a sparse all-reduce with each algorithm, and which one
-// `auto` picks. docs/algorithms.md has the model.
+/// @file
+/// The predicted cost of a sparse all-reduce with each algorithm, and which one `auto` picks.
+/// docs/algorithms.md has the model.
 #pragma once
 
 #include <array>
@@ -36,9 +37,10 @@ struct Costs {
 
 /// A cost of arithmetic, and its name in `plan()`.
 struct NamedCost {
-  const char* name;
-  double Costs::*cost;
+  const char* name;     ///< in `plan()`
+  double Costs::*cost;  ///< the member that holds it
 };
+/// All costs of arithmetic, in the order of Costs.
 inline constexpr std::array kArithmeticCosts = {
     NamedCost{"select", &Costs::select}, NamedCost{"pick", &Costs::pick},
     NamedCost{"code", &Costs::code},     NamedCost{"merge", &Costs::merge},
@@ -49,10 +51,11 @@ inline constexpr std::array kArithmeticCosts = {
 
 /// The predicted cost of one call with one algorithm.
 struct Prediction {
-  std::string algorithm;
-  double seconds = 0;
+  std::string algorithm;  ///< its name
+  double seconds = 0;     ///< from the call to its end
   /// Messages on the critical path.
   std::uint64_t messages = 0;
+  /// Bytes of these messages, headers included.
   double bytes = 0;
   /// Bytes on the busiest host's link during the call, for all its ranks.
   double host_bytes = 0;
@@ -60,10 +63,11 @@ struct Prediction {
 
 /// What was chosen and why.
 struct PlanReport {
-  std::string algorithm;
-  std::string reason;
+  std::string algorithm;  ///< the one chosen
+  std::string reason;     ///< why, in words
   /// One for each algorithm considered, in registry order.
   std::vector<Prediction> predictions;
+  /// The costs that the predictions follow from.
   Costs costs;
   /// The number of the group's collective that measured the costs.
   std::uint64_t measured_by = 0;

@@ -1,4 +1,5 @@
-// Public surface: what this process has done in all its groups.
+/// @file
+/// What this process has done in all its groups.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,6 @@
-// Public surface: how a rank finds its own entries, in numbers: what a device needs to find the
-// same entries as the selector's own code. See detached.hpp and docs/algorithms.md.
+/// @file
+/// How a rank finds its own entries, in numbers: what a device needs to find the same entries as
+/// the selector's own code. See detached.hpp and docs/algorithms.md.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,9 @@
 
 namespace gtopk {
 
+/// Which entries a rank selects. Members that a kind does not mention are 0.
 struct SelectionRule {
+  /// How the entries are found.
   enum class Kind : std::uint32_t {
     kExact,      ///< the first k
     kNormal,     ///< `gaussian`: from mean + deviation * quantile up, corrected
@@ -19,15 +22,15 @@ struct SelectionRule {
     kBlocks,  ///< `block`: the first k of every `block` elements, k_of_last of a shorter last one
   };
 
-  Kind kind = Kind::kExact;
-  std::uint64_t k = 0;
+  Kind kind = Kind::kExact;  ///< how the entries are found
+  std::uint64_t k = 0;       ///< entries to select; for kBlocks, of each block
   /// The largest number of entries found.
   std::uint64_t most = 0;
-  double quantile = 0;
-  std::uint64_t stride = 0;
-  std::uint64_t rank = 0;
-  std::uint64_t block = 0;
-  std::uint64_t k_of_last = 0;
+  double quantile = 0;          ///< for kNormal, in standard deviations
+  std::uint64_t stride = 0;     ///< for kSample, the distance of elements in the sample
+  std::uint64_t rank = 0;       ///< for kSample, which of its largest is the threshold, from 1
+  std::uint64_t block = 0;      ///< for kBlocks, elements of a block
+  std::uint64_t k_of_last = 0;  ///< for kBlocks, entries of a shorter last block; 0 if none is
 };
 
 /// How a call's selector finds its entries; nullopt exactly where detached_capacity() and

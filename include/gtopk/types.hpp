@@ -1,5 +1,6 @@
-// Public surface: the vocabulary of the collectives (element types, reductions, algorithms).
-// It knows no transport, no torch and no CUDA.
+/// @file
+/// The vocabulary of the collectives (element types, reductions, algorithms). It knows no
+/// transport, no torch and no CUDA.
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+/// The C++ library, as its programs and torch's backend use it.
 namespace gtopk {
 
 class Gate;
@@ -42,7 +44,7 @@ enum class DataType : std::uint8_t {
 
 /// One piece of a tensor that is stored in several pieces.
 struct Segment {
-  void* data = nullptr;
+  void* data = nullptr;    ///< its first element
   std::uint64_t size = 0;  ///< elements
 };
 
@@ -66,7 +68,10 @@ enum class MeanOver : std::uint8_t {
 };
 
 /// Where a value goes that was selected but not delivered.
-enum class PutBack : std::uint8_t { kOwn, kMerged };
+enum class PutBack : std::uint8_t {
+  kOwn,     ///< it stays with every rank that selected it
+  kMerged,  ///< its sum goes to one rank
+};
 
 /// What the result must guarantee, strictest first. Each also accepts the algorithms above it,
 /// except `dense` on a wire that rounds, whose sums are not exact: only kDense and kAny accept
@@ -78,19 +83,24 @@ enum class Semantics : std::uint8_t {
   kAny,       ///< any algorithm that loses no mass
 };
 
+/// The type's name, such as "float32".
 [[nodiscard]] std::string_view to_string(DataType type);
+/// The reduction's name, such as "SUM".
 [[nodiscard]] std::string_view to_string(ReduceOp op);
+/// The word for it in texts: "ranks" or "contributors".
 [[nodiscard]] std::string_view to_string(MeanOver mean);
+/// The word for it in texts: "own" or "merged".
 [[nodiscard]] std::string_view to_string(PutBack put_back);
+/// The word for it in texts, such as "exact_sum".
 [[nodiscard]] std::string_view to_string(Semantics semantics);
 
 /// Bytes of one element.
 [[nodiscard]] std::size_t size_of(DataType type);
 
-/// float32, float64, bfloat16, float16.
+/// Whether it is float32, float64, bfloat16 or float16.
 [[nodiscard]] bool is_floating(DataType type);
 
-/// complex64, complex128.
+/// Whether it is complex64 or complex128.
 [[nodiscard]] bool is_complex(DataType type);
 
 /// The type of accumulators, merges and residuals: float32 for the half types, else the type
@@ -106,7 +116,7 @@ enum class Semantics : std::uint8_t {
 /// What a selector keeps from one step of a tensor to the next, besides the residual. Zeros:
 /// nothing yet. Only the selector knows the meaning of the numbers.
 struct SelectorState {
-  std::array<double, 4> numbers{};
+  std::array<double, 4> numbers{};  ///< the selector's
 };
 
 /// Options of a sparse all-reduce; see docs/algorithms.md.
@@ -120,10 +130,12 @@ struct SparseOptions {
   std::string selector = "exact";
   /// How lists of entries are encoded, and the values of `dense`: a name from wires().
   std::string wire = "lossless";
+  /// Where a value goes that was selected but not delivered.
   PutBack put_back = PutBack::kOwn;
+  /// kSum or kAvg.
   ReduceOp op = ReduceOp::kSum;
-  /// For `op` kAvg. kContributors needs an algorithm that delivers whole sums of selections:
-  /// `topk`, `exact`. The lists then carry the number of ranks in each sum.
+  /// The divisor for `op` kAvg. kContributors needs an algorithm that delivers whole sums of
+  /// selections: `topk`, `exact`. The lists then carry the number of ranks in each sum.
   MeanOver mean = MeanOver::kRanks;
   /// Seeds the indices of `random-k` and the hashes of `sketch`; the same on all ranks. If unset,
   /// it is the call's number in its group, so that each call draws differently.
@@ -167,12 +179,14 @@ struct Delivered {
 
 /// A value that an option can have, with a one-line description.
 struct Choice {
-  std::string_view name;
-  std::string_view description;
+  std::string_view name;         ///< as the option takes it
+  std::string_view description;  ///< one line
 };
-/// All available values, in the order of docs/algorithms.md.
+/// All algorithms, in the order of docs/algorithms.md.
 [[nodiscard]] std::vector<Choice> algorithms();
+/// All selectors, in the same order.
 [[nodiscard]] std::vector<Choice> selectors();
+/// All wires, in the same order.
 [[nodiscard]] std::vector<Choice> wires();
 /// The algorithms with which each rank selects its own entries.
 [[nodiscard]] std::vector<Choice> selecting_algorithms();
