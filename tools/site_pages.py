@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import site_cpp
+
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
@@ -48,6 +50,10 @@ def site_path(path: str) -> str:
         return PAGES[path]
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
+    if path == site_cpp.HEADERS:
+        return "reference/cpp.md"
+    if path.startswith(f"{site_cpp.HEADERS}/"):
+        return site_cpp.page_of(path)
     return f"source/{path}/index.md" if (ROOT / path).is_dir() else f"source/{path}.md"
 
 
@@ -125,7 +131,7 @@ def outside_pages() -> Iterator[tuple[str, str]]:
         sources |= {each for each in linked(text, path) if not each.startswith("docs/")}
         if path in PAGES:
             yield PAGES[path], HOME + text if path == "README.md" else text
-    sources -= PAGES.keys()
+    sources = {each for each in sources - PAGES.keys() if not each.startswith(site_cpp.HEADERS)}
     for folder in [each for each in sources if (ROOT / each).is_dir()]:
         sources |= {f"{folder}/{each.name}" for each in (ROOT / folder).iterdir() if each.is_file()}
     for path in sorted(sources):

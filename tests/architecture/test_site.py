@@ -6,6 +6,7 @@ import ast
 import re
 
 import pytest
+import site_cpp
 import site_pages
 from arrows import ROOT
 from test_docstrings import PACKAGE, Definition, definition, public_names
@@ -81,6 +82,7 @@ def test_links_of_the_site_lead_to_its_pages(path: str) -> None:
     pages = {name for name, _ in site_pages.outside_pages()} | {
         each.relative_to(DOCS).as_posix() for each in DOCS.rglob("*") if each.is_file()
     }
+    pages |= {site_cpp.page_of(each.name) for each in (ROOT / site_cpp.HEADERS).iterdir()}
     text = site_pages.for_site((ROOT / path).read_text(encoding="utf-8"), path)
     assert {*site_pages.linked(text, site_pages.site_path(path))} - pages == set()
 
@@ -99,7 +101,9 @@ def test_github_and_the_site_read_pages_alike(path: str) -> None:
         ("docs/README.md", "../CONTRIBUTING.md", "contributing.md"),
         ("docs/results/convergence.md", "../lab.md", "../lab.md"),
         ("docs/results/convergence.md", "../../README.md#install", "../index.md#install"),
-        ("docs/cpp.md", "../include/gtopk", "source/include/gtopk/index.md"),
+        ("docs/cpp.md", "../include/gtopk", "reference/cpp.md"),
+        ("docs/cpp.md", "../include/gtopk/plan.hpp", "reference/cpp/plan_8hpp.html"),
+        ("docs/cpp.md", "../examples/standalone", "source/examples/standalone/index.md"),
         ("docs/cpp.md", "#starting-it", "#starting-it"),
         ("docs/cpp.md", "https://far.example/x", "https://far.example/x"),
     ],
@@ -131,8 +135,9 @@ def test_public_names_in_code_lead_to_the_reference(code: str, name: str) -> Non
 
 
 def test_folders_become_lists_and_files_code() -> None:
-    assert "- [plan.hpp](plan.hpp.md)\n" in site_pages.source_page("include/gtopk")
-    assert "\n``````cpp\n" in site_pages.source_page("include/gtopk/plan.hpp")
+    folder = "examples/standalone"
+    assert "- [all_reduce.cpp](all_reduce.cpp.md)\n" in site_pages.source_page(folder)
+    assert "\n``````cpp\n" in site_pages.source_page(f"{folder}/all_reduce.cpp")
 
 
 def test_what_is_missing_is_found() -> None:
