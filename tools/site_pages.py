@@ -156,8 +156,9 @@ def with_names(html: str, reference: str) -> str:
             return match[0]
         return f'<a href="{reference}#gtopk.{match[1]}">{match[0]}</a>'
 
-    # Code at the begin of a link or a heading follows the end of an attribute.
-    return re.sub(r'(?<!">)<code>gtopk\.(\w+)\b[^<]*</code>', link, html)
+    # Code at the begin of a link or a heading follows the end of an attribute; a block of code
+    # follows an empty span.
+    return re.sub(r'(?<!">)(?<!<span></span>)<code>gtopk\.(\w+)\b[^<]*</code>', link, html)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

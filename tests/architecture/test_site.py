@@ -128,6 +128,7 @@ def test_code_keeps_its_language_alone() -> None:
 )
 def test_public_names_in_code_lead_to_the_reference(code: str, name: str) -> None:
     page = f'<p>a <code>{code}</code> <a href="b"><code>{code}</code></a></p>'
+    page += f"<pre><span></span><code>{code}</code></pre>"
     linked = page.replace(" <code", f' <a href="r.html#gtopk.{name}"><code').replace(
         "</code> ", "</code></a> "
     )
