@@ -51,8 +51,8 @@ def save(
     others may load from it meanwhile. Do not call it during a backward.
 
     For an OuterOptimizer the folder has all that a replica needs to resume, including its model and
-    its inner optimizer's state, which differ between replicas. If a replica has several ranks, call
-    it on one rank of each replica, those of one group.
+    its inner optimizer's state, which differ between replicas. If a replica is several ranks, call
+    it on one rank of each replica, those of one group; on all ranks if they hold shards.
 
     Args:
         state: the state, or an OuterOptimizer; its group must be a process group of
@@ -232,6 +232,11 @@ def _tensors_of(state: SparseState, where: Mapping[str, int]) -> dict[str, torch
 
 def _found(state: SparseState, root: str, *, strict: bool) -> dict[str, Any]:
     """Return what a state_dict() of this rank would be, from its own shard or from others."""
+    if outer_checkpoint.is_in(root):
+        raise ValueError(
+            f"gtopk: {root} is an OuterOptimizer's checkpoint: pass gtopk.load the OuterOptimizer, "
+            "not a SparseState"
+        )
     folder, known, where = folders.folder_of(root, state.shard), state.place(), _place(state)
     others = [] if folders.is_checkpoint(folder) else folders.shards_in(root)
     if not others:
@@ -289,11 +294,6 @@ def _add(sums: dict[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> 
 def _metadata(path: str | os.PathLike[str]) -> Metadata:
     from torch.distributed.checkpoint import FileSystemReader
 
-    if outer_checkpoint.is_in(os.fspath(path)):
-        raise ValueError(
-            f"gtopk: {path} is an OuterOptimizer's checkpoint: pass gtopk.load the OuterOptimizer, "
-            "not a SparseState"
-        )
     if not folders.is_checkpoint(os.fspath(path)):
         raise FileNotFoundError(
             f"gtopk: {path} holds no complete checkpoint: there is no .metadata in it. Not all of "

@@ -60,6 +60,11 @@ def shards_in(path: str) -> list[str]:
     return folders
 
 
+def flat_folders(path: str) -> list[str]:
+    """Return the folder and the folders of shards in it."""
+    return [path, *(os.path.join(path, each) for each in filter(_SHARD.fullmatch, _names(path)))]
+
+
 def begin(path: str, *, overwrite: bool) -> str:
     """Make the folder of a new version in `path`; return its name.
 
@@ -68,7 +73,7 @@ def begin(path: str, *, overwrite: bool) -> str:
     os.makedirs(path, exist_ok=True)
     if not overwrite and (
         os.path.exists(os.path.join(path, CURRENT))
-        or any(is_checkpoint(each) for each in _flat_folders(path))
+        or any(is_checkpoint(each) for each in flat_folders(path))
     ):
         raise FileExistsError(
             f"gtopk: {path} already holds a checkpoint: save into another folder, or with "
@@ -83,7 +88,7 @@ def begin(path: str, *, overwrite: bool) -> str:
 def commit(path: str, version: str) -> None:
     """Make the version count once its folders are on disk; DCP has synchronised its files."""
     folder = os.path.join(path, version)
-    for each in _flat_folders(folder):
+    for each in flat_folders(folder):
         _synchronise(each)
     following = os.path.join(path, _NEXT)
     with open(following, "w", encoding="ascii") as file:
@@ -111,7 +116,7 @@ def remove_others(path: str, version: str, is_ours: Callable[[str], bool]) -> No
     others.remove(os.path.join(path, version))
     for folder in others:
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in reversed(_flat_folders(path)):
+    for folder in reversed(flat_folders(path)):
         if is_checkpoint(folder) and is_ours(folder):
             # Remove .metadata last: without it the next save could not tell whose files the others
             # are.
@@ -180,11 +185,6 @@ def _named(path: str) -> str:
 
 def _versions(path: str) -> list[int]:
     return [int(found[1]) for name in _names(path) if (found := _VERSION.fullmatch(name))]
-
-
-def _flat_folders(path: str) -> list[str]:
-    """Return the folder and the folders of shards in it."""
-    return [path, *(os.path.join(path, each) for each in filter(_SHARD.fullmatch, _names(path)))]
 
 
 def _names(path: str) -> list[str]:

@@ -6,7 +6,6 @@ other, each padded with zeros to the size of the largest shard.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
@@ -23,6 +22,7 @@ from gtopk.state.reshard import Cut
 from gtopk.state.units import Parameter, Unit
 from gtopk.training.fsdp_backward import ShardSource
 from gtopk.training.fsdp_internals import Sentry, sharded_modules
+from gtopk.training.meshes import copies_of, groups_of, ranks_of, shard_of
 from gtopk.training.sparse_state import SparseState
 
 if TYPE_CHECKING:
@@ -142,11 +142,12 @@ class ShardState(SparseState):
         self._finds_unused = finds_unused
         self._mesh = _whole_mesh(modules)
         super().__init__({}, density, group=group, **arguments)
-        (self.shard, ranks) = _shard_of(self._mesh)
-        self.shard_groups = _groups_of(self._mesh)
+        self.shard = shard_of(self._mesh)
+        self.shard_groups = groups_of(self._mesh)
         self.cuts = self._cut()
         self._check_together()
-        others = set(dist.get_process_group_ranks(group)) & ranks - {dist.get_rank()}
+        others = set(dist.get_process_group_ranks(group)) & {*ranks_of(self._mesh)}
+        others -= {dist.get_rank()}
         if others:
             raise ValueError(
                 f"gtopk: rank {min(others)} is in replicate_group, but holds another shard of the "
@@ -177,12 +178,12 @@ class ShardState(SparseState):
         """Raise NotImplementedError if modules cannot be clipped or scaled together."""
         named = {"scaler": self.scaler, "clip_norm": self.config.clip_norm}
         asked = [name for name, value in named.items() if value is not None]
-        mine = _ranks_of(self._mesh)
+        mine = ranks_of(self._mesh)
         for _, group in self._modules if asked else ():
             mesh = _widest(group)
             # Under tensor parallelism, a module that is left whole is sharded over a part of the
             # ranks.
-            if _ranks_of(mesh) != mine and (mesh.ndim == self._mesh.ndim):
+            if ranks_of(mesh) != mine and (mesh.ndim == self._mesh.ndim):
                 raise NotImplementedError(
                     f"gtopk: fsdp_hook({asked[0]}=) with modules that are sharded over different "
                     f"ranks is not implemented: {self._mesh} and {mesh}"
@@ -206,10 +207,10 @@ class ShardState(SparseState):
             for group in groups
         )
         copies = {
-            name: _copies_of(each, self._mesh)
+            name: copies_of(each, self._mesh)
             for name, each in self._rated(named_parameters).items()
         }
-        shards = _groups_of(self._mesh)
+        shards = groups_of(self._mesh)
         self.source = ShardSource(
             self, units, groups, self._names, shards, copies, finds_unused=self._finds_unused
         )
@@ -236,7 +237,7 @@ class ShardState(SparseState):
                 dtype = ACCUMULATION[dtype]
             numel = each.padded_sharded_param_size.numel()
             described.append(Parameter(name, (numel,), dtype, local.device))
-            if _copies_of(each.sharded_param, self._mesh) > 1:
+            if copies_of(each.sharded_param, self._mesh) > 1:
                 copied.add(name)
         self.config.check_parameters(described)
         least = self.config.min_numel
@@ -266,26 +267,3 @@ def _widest(group: FsdpGroup) -> DeviceMesh:
 def _whole_mesh(modules: Sequence[tuple[nn.Module, FsdpGroup]]) -> DeviceMesh:
     """Return the mesh of all shards; under tensor parallelism some modules lack a dimension."""
     return max((_widest(group) for _, group in modules), key=lambda mesh: mesh.ndim)
-
-
-def _copies_of(parameter: Any, whole: DeviceMesh) -> int:
-    """Return how many ranks of the shards' mesh hold the same elements of the parameter."""
-    mesh: DeviceMesh = parameter.device_mesh
-    sizes = zip(parameter.placements, mesh.shape, strict=True)
-    copies = math.prod(size for placement, size in sizes if placement.is_replicate())
-    return copies * whole.size() // mesh.size() if mesh.ndim < whole.ndim else copies
-
-
-def _ranks_of(mesh: DeviceMesh) -> list[int]:
-    return mesh.mesh.flatten().tolist()
-
-
-def _shard_of(mesh: DeviceMesh) -> tuple[tuple[int, int], set[int]]:
-    """Return this rank's shard as (number, of how many), and the ranks of all shards."""
-    ranks = _ranks_of(mesh)
-    return (ranks.index(dist.get_rank()), len(ranks)), set(ranks)
-
-
-def _groups_of(mesh: DeviceMesh) -> list[dist.ProcessGroup]:
-    """Return the groups that hold the shards, one for each dimension of their mesh."""
-    return [mesh.get_group(i) for i in range(mesh.ndim) if mesh.size(i) > 1]

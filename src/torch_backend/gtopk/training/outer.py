@@ -18,7 +18,8 @@ from gtopk.training.outer_buffers import Buffers
 from gtopk.training.outer_fragments import fragments_of
 from gtopk.training.outer_presets import Overrides, settings_of
 from gtopk.training.outer_rounds import OuterStatistics, Rounds
-from gtopk.training.parameters import trained_parameters
+from gtopk.training.outer_shards import Replica, described, like, reshard
+from gtopk.training.parameters import local_of, trained_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,7 +58,8 @@ class OuterOptimizer(torch.optim.Optimizer):
             (gradients in each step: the largest coefficients of each tile's cosine transform; from
             the inner optimizer it takes only the learning rate and the weight decay).
         group: a process group of backend gtopk, with a rank for each replica; None is the default
-            group.
+            group. If FSDP2 shards parameters over the ranks of a replica, those ranks of the
+            replicas that hold the same shards, such as ``mesh["replicate"].get_group()``.
         state_device: the device of what is kept beside the model and of what is exchanged; None is
             that of the parameters. "cpu" saves GPU memory.
         overrides: replace the preset's values, see ``Overrides`` in gtopk.training.outer_presets:
@@ -66,7 +68,8 @@ class OuterOptimizer(torch.optim.Optimizer):
 
     Raises:
         ValueError: an argument is invalid or would have no effect; `inner` has parameters that are
-            not in `model`; parameters are sharded; the replicas' settings or parameters differ.
+            not in `model`; the group has ranks that hold other shards, or over which FSDP already
+            replicates; the replicas' settings or parameters differ.
         NotImplementedError: something that is not implemented.
         TypeError: an unknown override.
     """
@@ -89,10 +92,12 @@ class OuterOptimizer(torch.optim.Optimizer):
         self._inner = inner
         self._group = group
         self._model = module = _module(model, group)
-        parameters = _exchanged(inner, module)
-        self._names = list(parameters)
+        reshard(module)
+        self._parameters = parameters = _exchanged(inner, module)
+        # A rank need not have a part of each parameter.
+        owned = {name for name, each in parameters.items() if local_of(each.detach()).numel()}
         fragments = [
-            {name: parameters[name] for name in names}
+            {name: parameters[name] for name in names if name in owned}
             for names in fragments_of(parameters, self._settings.fragments)
         ]
         backend_of(group)
@@ -101,11 +106,13 @@ class OuterOptimizer(torch.optim.Optimizer):
                 f"gtopk: quorum={self._settings.quorum} is more than the number of replicas, "
                 f"{dist.get_world_size(group)}"
             )
+        self._replica = Replica(module, group)
         lines = self._settings.as_lines()
-        lines += [(f"'{name}' has", _described(each)) for name, each in parameters.items()]
-        check_alike(lines, group, _ALIKE)
+        self._replica.compare(lines, parameters)
+        lines += [(f"'{name}' has", described(each)) for name, each in parameters.items()]
+        self._replica.all_succeed(lambda: check_alike(lines, group, _ALIKE))
         for tensor in (*module.parameters(), *module.buffers()):
-            dist.broadcast(tensor.detach(), group=group, group_src=0)
+            dist.broadcast(local_of(tensor.detach()), group=group, group_src=0)
         groups = {
             id(each): i for i, some in enumerate(inner.param_groups) for each in some["params"]
         }
@@ -114,6 +121,7 @@ class OuterOptimizer(torch.optim.Optimizer):
             {name: groups[id(each)] for name, each in parameters.items()},
             inner,
             Buffers(module, group),
+            self._replica,
             self._settings,
             group,
             None if state_device is None else torch.device(state_device),
@@ -134,6 +142,11 @@ class OuterOptimizer(torch.optim.Optimizer):
     def group(self) -> dist.ProcessGroup | None:
         """The group with a rank for each replica; None is the default group."""
         return self._group
+
+    @property
+    def replica(self) -> Replica:
+        """The ranks that hold this replica's shards; without shards this rank alone."""
+        return self._replica
 
     @property
     def model(self) -> nn.Module:
@@ -195,14 +208,15 @@ class OuterOptimizer(torch.optim.Optimizer):
     def shared_parameters(self) -> dict[str, torch.Tensor]:
         """Return a copy of the shared parameters, by name, in the types of the model's parameters.
 
-        Between rounds, evaluate or publish these; each replica's model is ahead of them.
+        Between rounds, evaluate or publish these; each replica's model is ahead of them. Those of
+        sharded parameters are DTensors, sharded alike. Sends nothing.
         """
         found = {
             slot.name: _as_parameter(tensor, slot.parameter)
             for each in self._rounds.parts()
             for slot, tensor in each.part.tensors(each.parameters)
         }
-        return {name: found[name] for name in self._names}
+        return {name: like(each, found.get(name)) for name, each in self._parameters.items()}
 
     def stats(self) -> OuterStatistics:
         """Return what this replica has done so far. Sends nothing."""
@@ -307,7 +321,7 @@ def _exchanged(inner: object, module: nn.Module) -> dict[str, torch.Tensor]:
         )
     if isinstance(inner, OuterOptimizer):
         raise ValueError("gtopk: inner must be a plain optimizer, given an OuterOptimizer")
-    found = trained_parameters(module)
+    found = trained_parameters(module, shards=True)
     its = [each for group in inner.param_groups for each in group["params"]]
     known = {id(each) for each in module.parameters()}
     missing = [each for each in its if id(each) not in known]
@@ -321,10 +335,6 @@ def _exchanged(inner: object, module: nn.Module) -> dict[str, torch.Tensor]:
     if not exchanged:
         raise ValueError("gtopk: the inner optimizer trains no parameter of the model")
     return exchanged
-
-
-def _described(parameter: torch.Tensor) -> str:
-    return f"shape {list(parameter.shape)} and type {parameter.dtype}"
 
 
 def _as_parameter(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
@@ -341,5 +351,5 @@ def _unscale(optimizer: torch.optim.Optimizer, scale: torch.Tensor) -> None:
     for group in optimizer.param_groups:
         for each in group["params"]:
             if each.grad is not None:
-                values = each.grad._values() if each.grad.is_sparse else each.grad
+                values = each.grad._values() if each.grad.is_sparse else local_of(each.grad)
                 values.mul_(inverse.to(values.device))

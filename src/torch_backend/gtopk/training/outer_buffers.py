@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
+from gtopk.training.parameters import local_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +30,9 @@ class Buffers:
         self._averaged: Together = {}
         self._copied: Together = {}
         saved = {id(each) for each in module.state_dict(keep_vars=True).values()}
-        for each in module.buffers():
-            if id(each) not in saved or not each.numel():
+        for buffer in module.buffers():
+            each = local_of(buffer)
+            if id(buffer) not in saved or not each.numel():
                 continue
             if each.dtype not in ACCUMULATION:
                 self._copied.setdefault((each.dtype, each.device), []).append(each)

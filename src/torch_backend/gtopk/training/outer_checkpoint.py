@@ -3,14 +3,14 @@
 The first replica writes what replicas share, the parameters and the momentum, once. Each replica
 writes its own state: the error, the inner optimizer's state, the model, and the result of an
 exchange that is under way. If R' replicas load what R saved, the errors of replica r go to replica
-r mod R', like residuals.
+r mod R', like residuals. If a replica's ranks have shards, there is a folder for each shard.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,20 +18,23 @@ import torch.distributed as dist
 
 from gtopk.state.fingerprint import check_alike
 from gtopk.training import folders
-from gtopk.training.versions import Votes, load_version, save_version
+from gtopk.training.outer_shards import from_saved, to_save
+from gtopk.training.versions import load_version, save_version
 
 if TYPE_CHECKING:
     from gtopk.training.outer import OuterOptimizer
+    from gtopk.training.versions import Votes
 
 _SHARED_FILE = "outer.pt"
 _SHARED = ("format", "settings", "steps", "rounds", "parameters", "velocity")
 _OWN = ("pending", "error")
+_NOT_SHARED = (*_OWN, "place")
 _REPLICA = {"outer", "inner", "model"}
 
 
 def save(outer: OuterOptimizer, path: str, *, overwrite: bool) -> None:
     """Write all replicas' states into the folder; collective. See gtopk.save."""
-    votes = _votes(outer)
+    votes = outer.replica.votes()
     votes.all_succeed(lambda: votes.check_path(path))
     _check_steps(outer)
     write = functools.partial(_write, outer, votes)
@@ -40,7 +43,7 @@ def save(outer: OuterOptimizer, path: str, *, overwrite: bool) -> None:
 
 def load(outer: OuterOptimizer, path: str) -> None:
     """Resume from what save() wrote; collective. See gtopk.load."""
-    votes = _votes(outer)
+    votes = outer.replica.votes()
     saved = load_version(path, votes, functools.partial(_found, outer))
     votes.all_succeed(lambda: _take(outer, saved))
     _check_steps(outer)
@@ -48,37 +51,54 @@ def load(outer: OuterOptimizer, path: str) -> None:
 
 def is_in(folder: str) -> bool:
     """Return whether a version's folder has the checkpoint of an OuterOptimizer."""
-    return os.path.exists(os.path.join(folder, _SHARED_FILE))
-
-
-def _votes(outer: OuterOptimizer) -> Votes:
-    return Votes([outer.group], first=dist.get_rank(outer.group) == 0)
+    return bool(_folders_in(folder))
 
 
 def _check_steps(outer: OuterOptimizer) -> None:
-    """Raise ValueError on every replica if their numbers of steps differ. Collective."""
+    """Raise ValueError on every rank if the numbers of steps differ. Collective."""
     said = (
         "the replicas' OuterOptimizers are not at the same step",
         "Call gtopk.save and gtopk.load after the same step on every replica",
     )
-    check_alike([("the number of steps is", str(outer.steps))], outer.group, said)
+    lines = [("the number of steps is", str(outer.steps))]
+    for group in (outer.group, *outer.replica.groups):
+        outer.replica.all_succeed(functools.partial(check_alike, lines, group, said))
 
 
 def _write(outer: OuterOptimizer, votes: Votes, root: str) -> None:
     replicas, rank = dist.get_world_size(outer.group), dist.get_rank(outer.group)
+    shard = outer.replica.shard
+    folder = folders.folder_of(root, shard)
 
     def write() -> None:
-        inner = outer.state_dict()
+        os.makedirs(folder, exist_ok=True)
+        inner, model = outer.state_dict(), outer.model.state_dict()
         all_of_it = inner.pop("gtopk")
-        if votes.first:
-            shared = {**{key: all_of_it[key] for key in _SHARED}, "replicas": replicas}
-            _put(shared, os.path.join(root, _SHARED_FILE))
+        if rank == 0:
+            shared = {key: each for key, each in all_of_it.items() if key not in _NOT_SHARED}
+            _put({**shared, "replicas": replicas}, os.path.join(folder, _SHARED_FILE))
         own = {key: all_of_it[key] for key in _OWN}
-        saved = {"outer": own, "inner": inner, "model": outer.model.state_dict()}
-        _put(saved, _file_of(root, rank))
+        model.update(to_save(model, model))
+        saved = {"outer": own, "inner": _each_state(outer, inner, to_save), "model": model}
+        _put(saved, _file_of(folder, rank))
 
     votes.all_succeed(write)
-    votes.first_succeeds(lambda: _check_seen(root, replicas))
+    every = [root]
+    if shard is not None:
+        every = [folders.folder_of(root, (i, shard[1])) for i in range(shard[1])]
+    votes.first_succeeds(lambda: _check_seen(every, replicas))
+
+
+def _each_state(
+    outer: OuterOptimizer, inner: Mapping[str, Any], change: Callable[..., dict[Any, Any]]
+) -> dict[str, Any]:
+    """Return the inner optimizer's state, with each parameter's changed by this function."""
+    of = dict(enumerate(each for group in outer.param_groups for each in group["params"]))
+    states = {
+        key: change(state, dict.fromkeys(state, of[key])) if key in of else state
+        for key, state in inner["state"].items()
+    }
+    return {**inner, "state": states}
 
 
 def _put(saved: Mapping[str, Any], path: str) -> None:
@@ -92,13 +112,13 @@ def _file_of(root: str, rank: int) -> str:
     return os.path.join(root, f"replica-{rank}.pt")
 
 
-def _check_seen(root: str, replicas: int) -> None:
-    for rank in range(replicas):
-        if not os.path.exists(_file_of(root, rank)):
+def _check_seen(every: Sequence[str], replicas: int) -> None:
+    for path in (_file_of(folder, rank) for folder in every for rank in range(replicas)):
+        if not os.path.exists(path):
             raise FileNotFoundError(
-                f"gtopk: rank {dist.get_rank()} does not see {_file_of(root, rank)}, which another "
-                "replica has written: gtopk.save needs a file system that all replicas share. "
-                "Without one, save each replica's state_dict() and its model's"
+                f"gtopk: rank {dist.get_rank()} does not see {path}, which another rank has "
+                "written: gtopk.save needs a file system that all ranks share. Without one, save "
+                "each rank's state_dict() and its model's"
             )
 
 
@@ -107,6 +127,7 @@ def _found(outer: OuterOptimizer, root: str) -> dict[str, Any]:
     if not is_in(root):
         what = "is that of a SparseState" if folders.shards_in(root) else "is not complete"
         raise ValueError(f"gtopk: the checkpoint {root} {what}: there is no {_SHARED_FILE} in it")
+    root = _own_folder(outer, root)
     shared = _get(os.path.join(root, _SHARED_FILE), {*_SHARED, "replicas"})
     there, here = shared.pop("replicas"), dist.get_world_size(outer.group)
     rank = dist.get_rank(outer.group)
@@ -116,6 +137,25 @@ def _found(outer: OuterOptimizer, root: str) -> dict[str, Any]:
     place = {"rank": rank, "ranks": here}
     inner = {**replica["inner"], "gtopk": {**shared, **replica["outer"], "place": place}}
     return {"inner": inner, "model": replica["model"], "joins": rank >= there}
+
+
+def _own_folder(outer: OuterOptimizer, root: str) -> str:
+    """Return the folder of this rank's shard."""
+    mine = folders.folder_of(root, outer.replica.shard)
+    if not os.path.exists(os.path.join(mine, _SHARED_FILE)):
+        there = [os.path.relpath(each, root) for each in _folders_in(root)]
+        raise NotImplementedError(
+            f"gtopk: {root} has no {os.path.relpath(mine, root)}/{_SHARED_FILE}, but "
+            f"{', '.join(there)}: loading an OuterOptimizer on another number of shards is not "
+            "implemented. Load it with as many ranks in each replica"
+        )
+    return mine
+
+
+def _folders_in(root: str) -> list[str]:
+    """Return the folders of a checkpoint: those of its shards, or of a model without shards."""
+    every = sorted(folders.flat_folders(root))
+    return [each for each in every if os.path.exists(os.path.join(each, _SHARED_FILE))]
 
 
 def _own_of_others(root: str, rank: int, there: int, here: int) -> dict[str, Any]:
@@ -151,7 +191,7 @@ def _get(path: str, keys: set[str]) -> dict[str, Any]:
             f"gtopk: {path} is damaged or could not be read ({type(error).__name__}: "
             f"{error!s:.300}): load another checkpoint"
         ) from error
-    if not isinstance(found, dict) or found.keys() != keys:
+    if not isinstance(found, dict) or found.keys() - {"shards"} != keys:
         raise ValueError(f"gtopk: {path} is not a file of gtopk.save, given {found!r:.200}")
     return found
 
@@ -161,6 +201,8 @@ def _take(outer: OuterOptimizer, saved: Mapping[str, Any]) -> None:
     for name in sorted(mine.keys() ^ saved["model"].keys()):
         where = "here, but not saved" if name in mine else "saved, but not here"
         raise ValueError(f"gtopk: the saved model differs from this one: '{name}' is {where}")
+    saved["model"].update(from_saved(saved["model"], mine))
+    inner = _each_state(outer, saved["inner"], from_saved)
     for name, tensor in saved["model"].items():
         own = mine[name]
         if not isinstance(tensor, torch.Tensor) or not isinstance(own, torch.Tensor):
@@ -170,7 +212,7 @@ def _take(outer: OuterOptimizer, saved: Mapping[str, Any]) -> None:
                 f"gtopk: the saved model differs from this one: '{name}' has shape "
                 f"{list(tensor.shape)}, but {list(own.shape)} here"
             )
-    outer.load_state_dict(saved["inner"])
+    outer.load_state_dict(inner)
     outer.model.load_state_dict(saved["model"])
     if saved["joins"]:
         shared = outer.shared_parameters()

@@ -27,12 +27,13 @@ from gtopk.training.outer_rule import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.distributed.distributed_c10d import Work
 
     from gtopk.training.outer_parts import Part
     from gtopk.training.outer_presets import Settings
+    from gtopk.training.outer_shards import Replica
 
 
 @dataclass
@@ -56,6 +57,26 @@ class Outcome(NamedTuple):
     """The mean for each part; None if the round is skipped."""
     errors: list[torch.Tensor | None]
     """This replica's new errors."""
+
+
+def settled(outcome: Callable[[], Outcome], replica: Replica) -> Outcome:
+    """Wait for an exchange. The means are None unless those of all the replica's ranks are finite.
+
+    Collective over the replica's ranks. Raise on all of them if the exchange failed on one.
+    """
+    failed, skips, moves = range(3)
+    try:
+        mine = outcome()
+    except Exception:
+        replica.least(failed)
+        raise
+    least = replica.least(skips if mine.means is None else moves)
+    if least == failed:
+        raise RuntimeError(
+            "gtopk: the exchange of other shards of this replica failed, as their rank's error "
+            "says: the shared parameters stay as they were"
+        )
+    return mine if least == moves else mine._replace(means=None)
 
 
 class Selection:
@@ -98,11 +119,12 @@ class Exchange:
         settings: Settings,
         selection: Selection | None,
         group: dist.ProcessGroup | None,
+        replica: Replica,
         *,
         rates: Sequence[float],
         finite: bool,
     ) -> None:
-        """Begin; collective.
+        """Begin; collective, also over the replica's ranks.
 
         number: of the round. selection: None if everything is sent. rates: the inner optimizer's
         learning rate of each part. finite: False if this replica must not take part, whatever its
@@ -112,7 +134,8 @@ class Exchange:
         self._group = group
         self._parts = parts
         wanted = [_wanted(each, settings, rate) for each, rate in zip(parts, rates, strict=True)]
-        self.takes_part = finite and all(bool(each.isfinite().all()) for each in wanted)
+        finite = finite and all(bool(each.isfinite().all()) for each in wanted)
+        self.takes_part = replica.least(int(finite)) == 1
         if not self.takes_part:
             for each in wanted:
                 each.zero_()
@@ -122,7 +145,7 @@ class Exchange:
             else [selection.of(each, part) for each, part in zip(wanted, parts, strict=True)]
         )
         digest = digest_of(each.parameters for each in parts)
-        norm = norm_of(lists) if settings.clip else None
+        norm = _norm(lists, parts, replica) if settings.clip else None
         self._agreement = Agreement(number, digest, self.takes_part, group, norm)
         self._works: list[Work | None] = []
         self._totals: list[torch.Tensor] = []
@@ -133,7 +156,10 @@ class Exchange:
             for vector in wanted:
                 self._send_everything(vector)
             return
-        median = None if norm is None else self._agreement.median_norm()
+        try:
+            median = None if norm is None else self._agreement.median_norm()
+        except Exception:  # the replica's other ranks do not know: finish() raises it again
+            return
         for part, vector, sent in zip(parts, wanted, lists, strict=True):
             error = error_left(vector, sent, settings.subtract) if settings.keeps_error else None
             if norm is not None and median is not None:
@@ -218,6 +244,17 @@ class Exchange:
         self._totals.append(total)
         self._errors.append(error)
         self._returned.append(returned)
+
+
+def _norm(lists: Sequence[torch.Tensor], parts: Sequence[Shared], replica: Replica) -> float:
+    """Return the norm of what this replica sends, on all of its ranks."""
+    if not replica.groups:
+        return norm_of(lists)
+    return replica.norm_of(
+        (slot.parameter, sent)
+        for each, part in zip(lists, parts, strict=True)
+        for slot, sent in part.part.tensors(each)
+    )
 
 
 def _selector(settings: Settings, block: int) -> Any:

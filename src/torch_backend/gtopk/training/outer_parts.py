@@ -9,7 +9,7 @@ import torch
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.training.outer_presets import TILE
 from gtopk.training.outer_tiles import Tile, from_tiles, in_tiles, restored, tile_of, transformed
-from gtopk.training.parameters import as_real
+from gtopk.training.parameters import as_real, local_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -26,16 +26,19 @@ class Slot(NamedTuple):
 
     @property
     def tensor(self) -> torch.Tensor:
-        """Return the parameter's own numbers, as real ones."""
-        return as_real(self.parameter.detach())
+        """Return the parameter's own numbers, as real ones; those of its shard on this rank."""
+        return as_real(local_of(self.parameter.detach()))
 
     @property
     def gradient(self) -> torch.Tensor:
         """Return its gradient likewise; zeros if it has none."""
-        gradient = self.parameter.grad
+        gradient: Any = self.parameter.grad
         if gradient is None:
             return torch.zeros_like(self.tensor)
-        return as_real(gradient.detach().to_dense())
+        wanted = getattr(self.parameter, "placements", None)
+        if wanted is not None and gradient.placements != wanted:  # a sum that is yet to be added up
+            gradient = gradient.redistribute(placements=wanted)
+        return as_real(local_of(gradient.detach()).to_dense())
 
 
 class Part:
@@ -65,7 +68,7 @@ class Part:
         self.slots: list[Slot] = []
         self.numel = 0
         for name, parameter in parameters.items():
-            tensor = as_real(parameter.detach())
+            tensor = as_real(local_of(parameter.detach()))
             tile = None if transform is None else tile_of(tensor.shape)
             self.slots.append(Slot(name, parameter, self.numel, tile))
             self.numel += tensor.numel()
@@ -149,7 +152,7 @@ def parts_of(
     """
     together: dict[tuple[Any, ...], dict[str, torch.Tensor]] = {}
     for name, parameter in parameters.items():
-        tensor = as_real(parameter.detach())
+        tensor = as_real(local_of(parameter.detach()))
         block = TILE if transform is None else tile_of(tensor.shape).numel
         group = groups[name] if apart else None
         together.setdefault((tensor.dtype, tensor.device, block, group), {})[name] = parameter

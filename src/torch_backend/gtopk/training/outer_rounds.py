@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 
 from gtopk.core.groups import backend_of
-from gtopk.training.outer_exchange import Exchange, Outcome, Selection, Shared
+from gtopk.training.outer_exchange import Exchange, Outcome, Selection, Shared, settled
 from gtopk.training.outer_fragments import turns_of
 from gtopk.training.outer_parts import parts_of
 from gtopk.training.outer_rule import advance, mixed
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gtopk.training.outer_buffers import Buffers
     from gtopk.training.outer_presets import Settings
+    from gtopk.training.outer_shards import Replica
 
 
 class OuterStatistics(TypedDict):
@@ -69,6 +70,7 @@ class Rounds:
         groups: Mapping[str, int],
         inner: torch.optim.Optimizer,
         buffers: Buffers,
+        replica: Replica,
         settings: Settings,
         group: dist.ProcessGroup | None,
         device: torch.device | None,
@@ -82,6 +84,7 @@ class Rounds:
         self._group = group
         self._inner = inner
         self._buffers = buffers
+        self._replica = replica
         self._selection = Selection(settings) if settings.selects else None
         self._turns = turns_of(settings.inner_steps, settings.fragments)
         self.fragments = [
@@ -157,6 +160,7 @@ class Rounds:
             self._settings,
             self._selection,
             self._group,
+            self._replica,
             rates=[self._inner_number(each, "lr") for each in self.fragments[fragment]],
             finite=finite and buffers_are_finite,
         )
@@ -179,7 +183,7 @@ class Rounds:
         pending = self.pending
         assert pending is not None
         self.pending = None  # do not wait again for an exchange that failed
-        outcome = pending.outcome()
+        outcome = settled(pending.outcome, self._replica)
         reached = self._reaches_quorum(outcome)
         if reached and pending.fragment == 0:
             self._buffers.exchange(outcome.participants)
@@ -193,6 +197,7 @@ class Rounds:
                 each.part.scatter(local)
             else:
                 each.part.scatter(each.parameters)
+        self._replica.reshard()
         self._count(outcome)
 
     def _reaches_quorum(self, outcome: Outcome) -> bool:

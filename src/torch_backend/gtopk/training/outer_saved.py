@@ -12,6 +12,8 @@ from gtopk.ops.options import check_whole
 from gtopk.state.saved import check_place, place
 from gtopk.training.outer_exchange import Outcome
 from gtopk.training.outer_rounds import Pending
+from gtopk.training.outer_shards import part_of
+from gtopk.training.parameters import is_distributed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,11 +31,12 @@ _VECTORS = ("parameters", "velocity", "error")
 
 
 def write(settings: Settings, rounds: Rounds, group: dist.ProcessGroup | None) -> dict[str, Any]:
-    """Return a copy of everything, by the parameters' names and in their shapes.
+    """Return a copy of everything, by the parameters' names and in the shapes of this rank's parts.
 
     Waits for an exchange that is under way.
     """
     parts = rounds.parts()
+    shards = _shards(parts)
     return {
         "format": _FORMAT,
         "settings": dataclasses.asdict(settings),
@@ -42,6 +45,7 @@ def write(settings: Settings, rounds: Rounds, group: dist.ProcessGroup | None) -
         "rounds": rounds.number,
         "pending": None if rounds.pending is None else _written(rounds.pending, rounds),
         **{name: _tensors(parts, [getattr(each, name) for each in parts]) for name in _VECTORS},
+        **({"shards": shards} if shards else {}),
     }
 
 
@@ -63,6 +67,7 @@ def read(
     _check_settings(saved["settings"], settings)
     check_place(saved["place"], place(group))
     parts = rounds.parts()
+    _check_shards(saved.get("shards", {}), _shards(parts))
     for name in _VECTORS:
         kept = [each.part for each in parts if getattr(each, name) is not None]
         _check_tensors(saved[name], kept, name)
@@ -126,6 +131,24 @@ def _tensors(
         if vector is not None
         for slot, tensor in part.part.tensors(vector)
     }
+
+
+def _shards(parts: Sequence[Shared]) -> dict[str, str]:
+    """Return which part of each sharded parameter this rank has."""
+    slots = [slot for each in parts for slot in each.part.slots]
+    return {each.name: part_of(each.parameter) for each in slots if is_distributed(each.parameter)}
+
+
+def _check_shards(saved: object, mine: Mapping[str, str]) -> None:
+    _check(isinstance(saved, Mapping), "its 'shards' are invalid", saved)
+    assert isinstance(saved, Mapping)
+    for name in sorted(saved.keys() | mine.keys()):
+        there, here = (each.get(name, "not sharded or not here") for each in (saved, mine))
+        if there != here:
+            raise ValueError(
+                f"gtopk: the saved state is for other shards: '{name}' is {there} in it, but "
+                f"{here} on this rank. Load each rank's own state, on as many shards"
+            )
 
 
 def _check_settings(saved: object, settings: Settings) -> None:

@@ -13,26 +13,29 @@ from gtopk.ops.sparse_all_reduce import check_tensor, is_sharded
 NamedParameters = Iterable[tuple[str, torch.Tensor]] | Mapping[str, torch.Tensor] | nn.Module
 
 
-def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+def trained_parameters(
+    named_parameters: NamedParameters, *, shards: bool = False
+) -> dict[str, torch.Tensor]:
     """Return the parameters that require a gradient, by name, in registration order.
 
     A parameter with several names (tied weights) counts once, under its first, as in
     ``model.named_parameters()``. Raises ValueError for anything but named parameters, for
-    parameters that cannot be exchanged, and if none is left.
+    parameters that cannot be exchanged, and if none is left. shards: whether DTensors can be.
     """
     found: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, parameter in pairs_of(named_parameters):
         if not parameter.requires_grad or id(parameter) in seen:
             continue
-        if is_sharded(parameter):
+        if is_sharded(parameter) and not (shards and is_distributed(parameter)):
             raise ValueError(
                 f"gtopk: parameter '{name}' is sharded by FSDP or tensor parallelism "
                 f"({type(parameter).__name__}): its gradient is reduced in pieces. Use "
-                "gtopk.fsdp_hook(model, replicate_group, density=…) between replicas of FSDP2's "
-                "shards; without FSDP, DistributedDataParallel with gtopk.attach"
+                "gtopk.fsdp_hook(model, replicate_group, density=…) or gtopk.OuterOptimizer "
+                "between replicas of FSDP2's shards; without FSDP, DistributedDataParallel with "
+                "gtopk.attach"
             )
-        check_tensor(as_real(parameter.detach()), f"parameter '{name}'")
+        check_tensor(as_real(local_of(parameter.detach())), f"parameter '{name}'")
         if name in found:
             raise ValueError(f"gtopk: two parameters have the name '{name}'")
         found[name] = parameter
@@ -45,6 +48,16 @@ def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
     """View complex numbers as pairs of real ones, in a last dimension; return others unchanged."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def is_distributed(tensor: torch.Tensor) -> bool:
+    """Return whether this is a DTensor."""
+    return hasattr(tensor, "device_mesh")
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds of a DTensor, which may be nothing; another tensor unchanged."""
+    return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def pairs_of(given: NamedParameters) -> Iterable[tuple[str, torch.Tensor]]:

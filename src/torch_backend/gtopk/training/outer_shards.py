@@ -1,0 +1,258 @@
+"""A replica that is several ranks, each with its shards (DTensors), under an outer optimizer.
+
+Each rank exchanges its own shards with those ranks of the other replicas that hold the same ones.
+What concerns a replica as a whole, its ranks decide together, so that all of its shards take part
+in a round, and move, or none does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from gtopk.core.groups import has_ranks_that_change
+from gtopk.core.groups import ranks_of as ranks_in
+from gtopk.state.fingerprint import check_alike
+from gtopk.training.meshes import copies_of, groups_of, ranks_of, shard_of
+from gtopk.training.parameters import is_distributed, local_of
+from gtopk.training.versions import Votes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from gtopk.state.fingerprint import Line
+
+T = TypeVar("T")
+
+# A shard in a saved file is a dict with this key alone.
+_SHARD = "gtopk.shard"
+_ALIKE = (
+    "the ranks of this replica do not agree on their OuterOptimizers",
+    "Make models and optimizers in the same way on every rank, and groups in which all ranks of a "
+    "replica have the same rank",
+)
+
+
+class Replica:
+    """The ranks, including this one, that hold the shards of a replica; often this one alone.
+
+    Methods that send something are collective over these ranks. One alone sends nothing.
+    """
+
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None) -> None:
+        """group: a rank for each replica.
+
+        Raise ValueError if parameters are not shards or copies, or the group has ranks of this
+        replica; NotImplementedError for meshes that are no parts of one.
+        """
+        self._module = module
+        self._group = group
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        sharded = {name: each for name, each in named.items() if is_distributed(each)}
+        if sharded and has_ranks_that_change(group):
+            raise NotImplementedError(
+                "gtopk: an OuterOptimizer of sharded parameters over a ReplicaGroup is not "
+                "implemented, as the groups of a replica's ranks might change at different times: "
+                "give it a process group of torch.distributed"
+            )
+        for name, each in sharded.items():
+            _check(name, each, group)
+        self._mesh = _whole_mesh(sharded) if sharded else None
+        self.groups = [] if self._mesh is None else groups_of(self._mesh)
+        self.shard = None if self._mesh is None else shard_of(self._mesh)
+        """(number, of how many); None for a replica without shards."""
+
+    def all_succeed(self, do: Callable[[], T]) -> T:
+        """Call `do`; raise its error where it fails, and one that names it on other ranks.
+
+        Collective, also over the replicas.
+        """
+        return self.votes().all_succeed(do) if self.groups else do()
+
+    def votes(self) -> Votes:
+        """Return the votes of all ranks of all replicas."""
+        first = dist.get_rank(self._group) == 0 and (self.shard is None or self.shard[0] == 0)
+        return Votes([self._group, *self.groups], first=first)
+
+    def compare(self, settings: Sequence[Line], parameters: Mapping[str, torch.Tensor]) -> None:
+        """Raise ValueError on every rank unless the replica's ranks agree. See all_succeed()."""
+        place = f"{dist.get_rank(self._group)} of {dist.get_world_size(self._group)}"
+        lines = [*settings, ("the rank in its group is", place)]
+        lines += [(f"'{name}' has", _described(each)) for name, each in parameters.items()]
+        for each in self.groups:
+            self.all_succeed(functools.partial(check_alike, lines, each, _ALIKE))
+
+    def least(self, value: int) -> int:
+        """Return the least value of the replica's ranks."""
+        if not self.groups:
+            return value
+        return int(self._reduced(torch.tensor([value]), dist.ReduceOp.MIN).item())
+
+    def norm_of(self, pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
+        """Return the norm of what the replica's ranks send, in float32; copies count once.
+
+        pieces: parameters, each with what this rank sends of it. Plain parameters are taken to be
+        alike on all ranks.
+        """
+        assert self._mesh is not None
+        square = 0.0
+        for parameter, sent in pieces:
+            alike = is_distributed(parameter)
+            copies = copies_of(parameter, self._mesh) if alike else self._mesh.size()
+            square += float(sent.double().square_().sum()) / copies
+        total = self._reduced(torch.tensor([square], dtype=torch.float64), dist.ReduceOp.SUM)
+        return float(torch.tensor(math.sqrt(total.item()), dtype=torch.float32))
+
+    def reshard(self) -> None:
+        """Let the next forward see the shards as they are now. Sends nothing."""
+        reshard(self._module)
+
+    def _reduced(self, told: torch.Tensor, op: Any) -> torch.Tensor:
+        assert self._mesh is not None
+        told = told.to(self._mesh.device_type)  # the groups may serve no other
+        for group in self.groups:
+            dist.all_reduce(told, op, group=group)
+        return told
+
+
+def reshard(module: nn.Module) -> None:
+    """Drop the whole parameters that FSDP keeps after some forwards, so that it gathers them anew.
+
+    The module's parameters are its shards then.
+    """
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # importing it takes a second
+    for each in () if fsdp is None else module.modules():
+        if isinstance(each, fsdp.FSDPModule):
+            each.reshard()
+
+
+def described(parameter: torch.Tensor) -> str:
+    """Say what this rank has of a parameter."""
+    if not is_distributed(parameter):
+        return _described(parameter)
+    return f"{_described(parameter)}, {part_of(parameter)}"
+
+
+def part_of(parameter: Any, rank: int | None = None) -> str:
+    """Say which part of a DTensor a rank has, alike in all versions of torch. None: this rank."""
+    mesh: DeviceMesh = parameter.device_mesh
+    place = (mesh.mesh == (dist.get_rank() if rank is None else rank)).nonzero()[0].tolist()
+    parts = [
+        f"part {at} of {size} along dimension {placement.dim}"
+        for at, size, placement in zip(place, mesh.shape, parameter.placements, strict=True)
+        if not placement.is_replicate()
+    ]
+    return " and ".join(parts) or "a copy"
+
+
+def like(parameter: torch.Tensor, local: torch.Tensor | None) -> torch.Tensor:
+    """Return a tensor that is distributed like a parameter, from this rank's part of it.
+
+    None: the part has no elements.
+    """
+    if not is_distributed(parameter):
+        assert local is not None
+        return local
+    from torch.distributed.tensor import DTensor
+
+    shaped: Any = parameter
+    return DTensor.from_local(
+        torch.empty_like(local_of(parameter.detach())) if local is None else local,
+        shaped.device_mesh,
+        shaped.placements,
+        run_check=False,
+        shape=shaped.shape,
+        stride=shaped.stride(),
+    )
+
+
+def to_save(values: Mapping[Any, Any], parameters: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Replace the DTensors among the values by this rank's parts, to be written to a file.
+
+    parameters: how each value must be distributed. Raise NotImplementedError for one that is not.
+    """
+    return {key: _to_save(key, each, parameters[key]) for key, each in values.items()}
+
+
+def from_saved(values: Mapping[Any, Any], parameters: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Undo to_save(). Raise ValueError for parts of other shards."""
+    return {key: _from_saved(key, each, parameters[key]) for key, each in values.items()}
+
+
+def _to_save(key: object, value: Any, parameter: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or not is_distributed(value):
+        return value
+    given: Any = value
+    if (given.shape, given.placements) != (parameter.shape, parameter.placements):
+        raise NotImplementedError(
+            f"gtopk: '{key}' has shape {list(given.shape)} and {given.placements}, but its "
+            f"parameter {list(parameter.shape)} and {parameter.placements}: gtopk.save of state "
+            "that is not sharded like its parameter is not implemented. Save the model and "
+            "outer.state_dict() on each rank"
+        )
+    return {_SHARD: local_of(value)}
+
+
+def _from_saved(key: object, value: Any, parameter: Any) -> Any:
+    if not isinstance(value, dict) or value.keys() != {_SHARD}:
+        return value
+    part = value[_SHARD]
+    mine = local_of(parameter.detach()).shape
+    if not is_distributed(parameter) or part.shape != mine:
+        raise ValueError(
+            f"gtopk: the saved shard of '{key}' has shape {list(part.shape)}, but this rank's has "
+            f"{list(mine)}"
+        )
+    return like(parameter, part)
+
+
+def _described(parameter: torch.Tensor) -> str:
+    return f"shape {list(parameter.shape)} and type {parameter.dtype}"
+
+
+def _check(name: str, parameter: Any, group: dist.ProcessGroup | None) -> None:
+    """Raise ValueError unless the group's other ranks are outside of a DTensor's mesh."""
+    mesh: DeviceMesh = parameter.device_mesh
+    if any(each.is_partial() for each in parameter.placements):
+        raise ValueError(
+            f"gtopk: the placements of '{name}' are {parameter.placements}, but an OuterOptimizer "
+            "exchanges what is sharded or replicated: redistribute it"
+        )
+    within = set(ranks_in(group)) & {*ranks_of(mesh)} - {dist.get_rank()}
+    for rank in sorted(within):
+        here, there = part_of(parameter), part_of(parameter, rank)
+        if here == there:
+            raise ValueError(
+                f"gtopk: '{name}' is already replicated over rank {rank} of the OuterOptimizer's "
+                f"group (its placements are {parameter.placements} on {mesh}), so that each step "
+                "averages gradients with that rank: give fully_shard the mesh of the shards "
+                'alone, mesh["shard"], and the OuterOptimizer group=mesh["replicate"].get_group()'
+            )
+        raise ValueError(
+            f"gtopk: rank {rank} is in the OuterOptimizer's group, but is of the same replica: it "
+            f"holds {there} of '{name}', and this rank {here}. Give group= the ranks that hold the "
+            'same shards, one of each replica, such as mesh["replicate"].get_group()'
+        )
+
+
+def _whole_mesh(sharded: Mapping[str, Any]) -> DeviceMesh:
+    """Return the mesh of all of the replica's ranks."""
+    meshes: list[DeviceMesh] = [each.device_mesh for each in sharded.values()]
+    whole = max(meshes, key=lambda mesh: mesh.ndim)
+    ranks = ranks_of(whole)
+    for each in meshes:
+        some = ranks_of(each)
+        if some != ranks and (each.ndim == whole.ndim or not {*some} <= {*ranks}):
+            raise NotImplementedError(
+                "gtopk: an OuterOptimizer of parameters that are sharded over different ranks is "
+                f"not implemented: {whole} and {each}"
+            )
+    return whole
