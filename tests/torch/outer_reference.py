@@ -229,6 +229,12 @@ class Replicas:
         self.velocity = copy.deepcopy(zeros)
         self.errors = [copy.deepcopy(zeros) for _ in models]
         self.waiting: list[tuple[int, int, dict]] = []
+        self.members = [*range(len(models))]
+        """Those that exchange, in the group's order; others keep what they have."""
+        self.joining: set[int] = set()
+        """Members of weight 0."""
+        self.anchors: dict[tuple[int, int], list[Vector]] = {}
+        """What replicas that have missed rounds of a fragment took over last."""
 
     def after(self, step: int) -> None:
         """What happens after this many steps of all replicas."""
@@ -242,15 +248,36 @@ class Replicas:
                 else:
                     self.use(fragment, sums)
 
+    def meet(self, members: Sequence[int], joining: Sequence[int] = (), fragment: int = 0) -> None:
+        """A round of these replicas, some of which join in it."""
+        self.members, self.joining = [*members], {*joining}
+        for r in joining:
+            for tensor, shared in zip(self.models[r].parameters(), self.shared, strict=True):
+                tensor.detach().numpy()[...] = shared
+                tensor.grad = torch.zeros_like(tensor)
+        self.use(fragment, self.sums_of(fragment))
+
+    @property
+    def weights(self) -> int:
+        """The number of members of weight 1."""
+        return len(self.members) - len(self.joining)
+
     def blocks(self, fragment: int) -> list[int]:
         return [*self.layouts[fragment].parts]
 
     def local(self, fragment: int, block: int) -> list[Vector]:
         return [
             self.layouts[fragment].gather(
-                block, [each.detach().numpy() for each in model.parameters()]
+                block, [each.detach().numpy() for each in self.models[r].parameters()]
             )
-            for model in self.models
+            for r in self.members
+        ]
+
+    def taken(self, fragment: int, block: int) -> list[Vector]:
+        """What each member has moved from."""
+        return [
+            self.layouts[fragment].gather(block, self.anchors.get((r, fragment), self.shared))
+            for r in self.members
         ]
 
     def sums_of(self, fragment: int) -> dict[int, tuple[Vector, list[Vector]]]:
@@ -258,12 +285,12 @@ class Replicas:
         rule, f = self.rule, np.float32
         blocks = self.blocks(fragment)
         if rule.averages:
-            sums = {block: _dense_sum(self.local(fragment, block)) for block in blocks}
-            return {block: (total / f(len(self.models)), []) for block, total in sums.items()}
+            sums = {block: _dense_sum(self.averaged(fragment, block)) for block in blocks}
+            return {block: (total / f(self.weights), []) for block, total in sums.items()}
         wanted = {block: self.wanted(fragment, block) for block in blocks}
         if rule.k is None and not rule.visible:
             sums = {block: dense(wanted[block], rule.wire) for block in blocks}
-            return {b: (total / f(len(self.models)), left) for b, (total, left) in sums.items()}
+            return {b: (total / f(self.weights), left) for b, (total, left) in sums.items()}
         lists = {
             block: self.lists(
                 block, wanted[block], self.layouts[fragment].gather(block, self.shared)
@@ -289,34 +316,50 @@ class Replicas:
     def wanted(self, fragment: int, block: int) -> list[Vector]:
         """a of each replica."""
         rule, f = self.rule, np.float32
-        local = self.local(fragment, block)
-        shared = self.layouts[fragment].gather(block, self.shared)
-        moved = [f(rule.scale) * (shared - each) for each in local]
+        local, taken = self.local(fragment, block), self.taken(fragment, block)
+        moved = [f(rule.scale) * (anchor - each) for anchor, each in zip(taken, local, strict=True)]
         if rule.gradients:
             moved = [
                 f(rule.lr)
                 * self.layouts[fragment].gather(
-                    block, [each.grad.numpy() for each in model.parameters()]
+                    block, [each.grad.numpy() for each in self.models[r].parameters()]
                 )
-                for model in self.models
+                for r in self.members
             ]
         return [
             f(rule.error_decay) * self.errors[r][fragment][block] + each
-            for r, each in enumerate(moved)
+            if r not in self.joining
+            else np.zeros_like(each)
+            for r, each in zip(self.members, moved, strict=True)
+        ]
+
+    def averaged(self, fragment: int, block: int) -> list[Vector]:
+        """What each member adds to a mean of parameters."""
+        shared = self.layouts[fragment].gather(block, self.shared)
+        local, taken = self.local(fragment, block), self.taken(fragment, block)
+        return [
+            np.zeros_like(shared) if r in self.joining else each + (shared - anchor)
+            for r, each, anchor in zip(self.members, local, taken, strict=True)
         ]
 
     def use(self, fragment: int, sums: dict[int, tuple[Vector, list[Vector]]]) -> None:
         """Moves a fragment's shared parameters; all replicas take them over."""
         rule, f, layout = self.rule, np.float32, self.layouts[fragment]
+        for r in range(len(self.models)):
+            if r in self.members:
+                self.anchors.pop((r, fragment), None)
+            else:
+                self.anchors.setdefault((r, fragment), [each.copy() for each in self.shared])
         for block, (mean, errors) in sums.items():
             shared = layout.gather(block, self.shared)
             layout.scatter(block, self.moved(fragment, block, shared, mean), self.shared)
-            for r, each in enumerate(errors):
+            for r, each in zip(self.members, errors, strict=bool(errors)):
                 self.errors[r][fragment][block] = each
             shared = layout.gather(block, self.shared)
-            for model, mine in zip(self.models, self.local(fragment, block), strict=True):
-                tensors = [each.detach().numpy() for each in model.parameters()]
-                taken = f(rule.mix) * mine + f(1 - rule.mix) * shared if rule.mix else shared
+            for r, mine in zip(self.members, self.local(fragment, block), strict=True):
+                tensors = [each.detach().numpy() for each in self.models[r].parameters()]
+                mixed = rule.mix and r not in self.joining
+                taken = f(rule.mix) * mine + f(1 - rule.mix) * shared if mixed else shared
                 layout.scatter(block, taken, tensors)
 
     def moved(self, fragment: int, block: int, shared: Vector, mean: Vector) -> Vector:
@@ -355,9 +398,12 @@ class Replicas:
                     math.fsum(float(v) ** 2 for some in lists.values() for v in some[r].values())
                 )
             )
-            for r in range(len(self.models))
+            for r in range(len(self.members))
         ]
-        median = sorted(norms)[(len(norms) - 1) // 2]
+        weighted = sorted(
+            norm for r, norm in zip(self.members, norms, strict=True) if r not in self.joining
+        )
+        median = weighted[(len(weighted) - 1) // 2]
         return {
             block: [
                 entries if norm <= median else {i: v * (median / norm) for i, v in entries.items()}
@@ -372,7 +418,7 @@ class Replicas:
         total = np.zeros(numel, f)
         for i, value in union.items():
             who = sum(i in entries for entries in lists)
-            total[i] = value / f(who if rule.mean == "contributors" else len(lists))
+            total[i] = value / f(who if rule.mean == "contributors" else self.weights)
         return total
 
     def tensors(self, vectors: list[dict[int, Vector]]) -> list[Vector]:

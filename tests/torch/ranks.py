@@ -154,8 +154,17 @@ class RankSet:
     def pid(self, rank: int) -> int:
         return self._processes[rank].pid
 
-    def run(self, check: Callable[..., Any], *arguments: Any, timeout: float = WATCHDOG) -> list:
-        """Calls check(rank, *arguments) on every rank; RankError has every rank's traceback."""
+    def run(
+        self,
+        check: Callable[..., Any],
+        *arguments: Any,
+        timeout: float = WATCHDOG,
+        killed: int | None = None,
+    ) -> list:
+        """Calls check(rank, *arguments) on every rank; RankError has every rank's traceback.
+
+        killed: the rank that must be killed by SIGKILL meanwhile; its answer is None.
+        """
         if self._broken:  # by an earlier check
             self.close()
             self._start()
@@ -176,10 +185,14 @@ class RankSet:
                 rank = waiting[connection]
                 try:
                     answers[rank] = connection.recv()
+                    if rank == killed:
+                        answers[rank] = (False, f"was not killed, and answers {answers[rank]}")
                 except (EOFError, ConnectionError):
                     self._broken = True
                     code = self._processes[rank].wait()
-                    answers[rank] = (False, f"ended with code {code}\n{self._log(rank)}")
+                    text = f"ended with code {code}\n{self._log(rank)}"
+                    dies = rank == killed and code == -signal.SIGKILL
+                    answers[rank] = (True, None) if dies else (False, text)
         missing = [rank for rank in range(self.size) if rank not in answers]
         for rank in missing:
             answers[rank] = (False, f"not done after {timeout:g} s\n{self._stacks(rank)}")

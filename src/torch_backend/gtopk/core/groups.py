@@ -55,6 +55,11 @@ def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
     return dist.get_process_group_ranks(group)
 
 
+def rank_in(group: dist.ProcessGroup | None) -> int:
+    """Return this rank's place in the group."""
+    return group.rank() if has_ranks_that_change(group) else dist.get_rank(group)
+
+
 def meeting_place(group: dist.ProcessGroup | None) -> torch.device:
     """Return the device for the group's tensors: the CPU, unless the group has no CPU backend."""
     if group is None:

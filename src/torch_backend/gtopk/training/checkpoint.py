@@ -71,6 +71,7 @@ def save(
     """
     path = os.fspath(path)
     if isinstance(state, OuterOptimizer):
+        _check_ranks(state.group)
         outer_checkpoint.save(state, path, overwrite=overwrite)
         return
     _check_group(state)
@@ -119,6 +120,7 @@ def load(
     """
     path = os.fspath(path)
     if isinstance(state, OuterOptimizer):
+        _check_ranks(state.group)
         outer_checkpoint.load(state, path)
         return IncompatibleKeys([], [])
     _check_group(state)
@@ -135,7 +137,11 @@ def _check_group(state: SparseState) -> None:
         raise TypeError(
             f"gtopk: the first argument must be a SparseState, given a {type(state).__name__}"
         )
-    if has_ranks_that_change(state.group):
+    _check_ranks(state.group)
+
+
+def _check_ranks(group: dist.ProcessGroup | None) -> None:
+    if has_ranks_that_change(group):
         raise NotImplementedError(
             "gtopk: a ReplicaGroup's ranks cannot have a common checkpoint, as torch's checkpoints "
             "need a process group of torch.distributed: save and load each rank's state_dict()"

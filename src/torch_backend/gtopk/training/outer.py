@@ -16,15 +16,18 @@ from gtopk.state.fingerprint import check_alike
 from gtopk.training import outer_saved
 from gtopk.training.outer_buffers import Buffers
 from gtopk.training.outer_fragments import fragments_of
+from gtopk.training.outer_members import ALIKE, Members
 from gtopk.training.outer_presets import Overrides, settings_of
 from gtopk.training.outer_rounds import OuterStatistics, Rounds
 from gtopk.training.outer_shards import Replica, described, like, reshard
 from gtopk.training.parameters import local_of, trained_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Unpack
+
+    from gtopk.state.fingerprint import Line
 
 
 class OuterOptimizer(torch.optim.Optimizer):
@@ -100,19 +103,14 @@ class OuterOptimizer(torch.optim.Optimizer):
             {name: parameters[name] for name in names if name in owned}
             for names in fragments_of(parameters, self._settings.fragments)
         ]
-        backend_of(group)
-        if self._settings.quorum > dist.get_world_size(group):
-            raise ValueError(
-                f"gtopk: quorum={self._settings.quorum} is more than the number of replicas, "
-                f"{dist.get_world_size(group)}"
-            )
         self._replica = Replica(module, group)
         lines = self._settings.as_lines()
-        self._replica.compare(lines, parameters)
         lines += [(f"'{name}' has", described(each)) for name, each in parameters.items()]
-        self._replica.all_succeed(lambda: check_alike(lines, group, _ALIKE))
-        for tensor in (*module.parameters(), *module.buffers()):
-            dist.broadcast(local_of(tensor.detach()), group=group, group_src=0)
+        members = None
+        if has_ranks_that_change(group):
+            members = Members(group, lines, _others(module, parameters))
+        else:
+            self._make_alike(lines)
         groups = {
             id(each): i for i, some in enumerate(inner.param_groups) for each in some["params"]
         }
@@ -125,6 +123,7 @@ class OuterOptimizer(torch.optim.Optimizer):
             self._settings,
             group,
             None if state_device is None else torch.device(state_device),
+            members,
         )
         self._made = time.monotonic()
 
@@ -163,6 +162,14 @@ class OuterOptimizer(torch.optim.Optimizer):
         """Whether an exchange has begun whose result has not been used yet."""
         return self._rounds.pending is not None
 
+    @property
+    def exchanges_next(self) -> bool:
+        """Whether the next step() begins or ends an exchange: the time to configure a ReplicaGroup.
+
+        Always before the first step over a ReplicaGroup, and after an exchange that failed there.
+        """
+        return self._rounds.exchanges_next()
+
     def __getattr__(self, name: str) -> Any:
         """Look the name up in the inner optimizer."""
         if name == "_inner":  # a copy has none
@@ -187,6 +194,9 @@ class OuterOptimizer(torch.optim.Optimizer):
         """
         if self._makes_state():
             return self._inner.step(closure)
+        if not self._rounds.joined:
+            self._rounds.join()
+            return None
         if self._settings.takes_gradients:
             return self._exchange_gradients(closure)
         result = self._inner_step(closure)
@@ -244,6 +254,20 @@ class OuterOptimizer(torch.optim.Optimizer):
         plain = {name: each for name, each in state_dict.items() if name != "gtopk"}
         self._inner.load_state_dict(plain)
 
+    def _make_alike(self, lines: Sequence[Line]) -> None:
+        """Compare settings, then give every replica the first one's parameters. Collective."""
+        group, quorum = self._group, self._settings.quorum
+        backend_of(group)
+        if quorum > dist.get_world_size(group):
+            raise ValueError(
+                f"gtopk: quorum={quorum} is more than the number of replicas, "
+                f"{dist.get_world_size(group)}"
+            )
+        self._replica.compare(self._settings.as_lines(), self._parameters)
+        self._replica.all_succeed(lambda: check_alike(lines, group, ALIKE))
+        for tensor in (*self._model.parameters(), *self._model.buffers()):
+            dist.broadcast(local_of(tensor.detach()), group=group, group_src=0)
+
     def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
         """Step the inner optimizer, unless a GradScaler found a gradient that is not finite."""
         scale, found = (self.__dict__.get(name) for name in ("grad_scale", "found_inf"))
@@ -286,19 +310,8 @@ class OuterOptimizer(torch.optim.Optimizer):
         return all(each is not None and not each.any() for each in gradients)
 
 
-_ALIKE = (
-    "the replicas' OuterOptimizers are not alike",
-    "Make models and optimizers in the same way on every replica",
-)
-
-
 def _module(model: object, group: dist.ProcessGroup | None) -> nn.Module:
     """Return the plain module, which may be compiled, or wrapped by a DDP of other ranks."""
-    if has_ranks_that_change(group):
-        raise NotImplementedError(
-            "gtopk: an OuterOptimizer over a ReplicaGroup is not implemented: give it a process "
-            "group of torch.distributed"
-        )
     module = uncompiled(model)
     if isinstance(module, nn.parallel.DistributedDataParallel):
         mine = default_group() if group is None else group
@@ -335,6 +348,13 @@ def _exchanged(inner: object, module: nn.Module) -> dict[str, torch.Tensor]:
     if not exchanged:
         raise ValueError("gtopk: the inner optimizer trains no parameter of the model")
     return exchanged
+
+
+def _others(module: nn.Module, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Return the parameters that are not exchanged, and the buffers."""
+    exchanged = {id(each) for each in parameters.values()}
+    its = (*module.parameters(), *module.buffers())
+    return [each for each in its if id(each) not in exchanged]
 
 
 def _as_parameter(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

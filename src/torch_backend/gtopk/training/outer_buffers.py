@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from gtopk.core.groups import rank_in
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.training.parameters import local_of
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-Together = dict[tuple[torch.dtype, torch.device], list[torch.Tensor]]
+Buffered = list[torch.Tensor]
+Together = dict[tuple[torch.dtype, torch.device], Buffered]
 
 
 class Buffers:
@@ -43,9 +45,13 @@ class Buffers:
         """Return whether this replica's buffers can be averaged."""
         return all(bool(each.isfinite().all()) for some in self._averaged.values() for each in some)
 
-    def exchange(self, participants: Sequence[int]) -> None:
-        """Average or copy the buffers of the participants, ranks in the group; collective."""
-        takes_part = dist.get_rank(self._group) in participants
+    def exchange(self, participants: Sequence[int]) -> list[tuple[torch.Tensor, Buffered]]:
+        """Average or copy the buffers of the participants, ranks in the group; collective.
+
+        Return what write() puts into the buffers.
+        """
+        takes_part = rank_in(self._group) in participants
+        found = []
         for (dtype, _), buffers in self._averaged.items():
             flat = torch.cat([each.detach().reshape(-1) for each in buffers])
             flat = flat.to(ACCUMULATION[dtype])
@@ -53,14 +59,16 @@ class Buffers:
                 flat.zero_()
             dist.all_reduce(flat, group=self._group)
             count = torch.full((), len(participants), dtype=flat.dtype, device=flat.device)
-            _write(flat.div_(count), buffers)
+            found.append((flat.div_(count), buffers))
         for buffers in self._copied.values():
             flat = torch.cat([each.detach().reshape(-1) for each in buffers])
             dist.broadcast(flat, group=self._group, group_src=participants[0])
-            _write(flat, buffers)
+            found.append((flat, buffers))
+        return found
 
 
-def _write(flat: torch.Tensor, buffers: Sequence[torch.Tensor]) -> None:
+def write(flat: torch.Tensor, buffers: Buffered) -> None:
+    """Put new values, one after the other, into the buffers."""
     pieces = torch.split(flat, [each.numel() for each in buffers])
     for buffer, piece in zip(buffers, pieces, strict=True):
         buffer.detach().copy_(piece.view(buffer.shape))

@@ -46,6 +46,12 @@ class Shared:
     """The momentum; None without one."""
     error: torch.Tensor | None
     """What this replica has not sent yet; None if it keeps none."""
+    anchor: torch.Tensor | None = None
+    """The shared parameters that this replica took over last, if it has missed rounds since."""
+
+    def taken(self) -> torch.Tensor:
+        """Return the shared parameters from which this replica has moved."""
+        return self.parameters if self.anchor is None else self.anchor
 
 
 class Outcome(NamedTuple):
@@ -271,9 +277,12 @@ def _wanted(shared: Shared, settings: Settings, rate: float) -> torch.Tensor:
     """
     part = shared.part
     if settings.averages_parameters:
-        return part.gather()
+        local = part.gather()
+        if shared.anchor is not None:  # moves by what it has missed
+            local.add_(shared.parameters - shared.anchor)
+        return local
     if settings.takes_gradients:
         moved = part.gather_gradients().mul_(rate)
     else:
-        moved = movement(shared.parameters, part.gather(), part.parameter_dtype)
+        moved = movement(shared.taken(), part.gather(), part.parameter_dtype)
     return with_error(part.transform(moved), shared.error, settings)

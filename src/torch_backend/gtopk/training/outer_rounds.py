@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import torch
 
 from gtopk.core.groups import backend_of
+from gtopk.training.outer_buffers import write
 from gtopk.training.outer_exchange import Exchange, Outcome, Selection, Shared, settled
 from gtopk.training.outer_fragments import turns_of
 from gtopk.training.outer_parts import parts_of
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     import torch.distributed as dist
 
-    from gtopk.training.outer_buffers import Buffers
+    from gtopk.training.outer_buffers import Buffered, Buffers
+    from gtopk.training.outer_members import Members
     from gtopk.training.outer_presets import Settings
     from gtopk.training.outer_shards import Replica
 
@@ -61,6 +63,14 @@ class Pending:
         return self.result.finish() if isinstance(self.result, Exchange) else self.result
 
 
+class Delivered(NamedTuple):
+    """What an exchange has delivered and commit() uses: all of it, or none."""
+
+    pending: Pending
+    outcome: Outcome
+    buffers: list[tuple[torch.Tensor, Buffered]]
+
+
 class Rounds:
     """The shared parameters and what belongs to them, fragment by fragment."""
 
@@ -74,14 +84,17 @@ class Rounds:
         settings: Settings,
         group: dist.ProcessGroup | None,
         device: torch.device | None,
+        members: Members | None,
     ) -> None:
         """fragments: parameters by name, with equal values on all replicas by now.
 
         groups: each parameter's number among the inner optimizer's groups. device: where vectors
-        are kept and exchanged; None is that of the parameters.
+        are kept and exchanged; None is that of the parameters. members: of a group whose ranks
+        change, which then need not be alike before join(); None for other groups.
         """
         self._settings = settings
         self._group = group
+        self.members = members
         self._inner = inner
         self._buffers = buffers
         self._replica = replica
@@ -109,6 +122,11 @@ class Rounds:
         self.number = 0
         """The number of exchanges that have begun."""
         self.pending: Pending | None = None
+        self.waiting: list[int] = []
+        """Fragments whose turn has come, and whose exchange has not begun or is to be repeated."""
+        self.undecided: Delivered | None = None
+        """What was delivered by an exchange of which other members may have heard that all have it,
+        and this one has not."""
         self._before = (0, 0)
         self.statistics = OuterStatistics(
             steps=0,
@@ -121,6 +139,11 @@ class Rounds:
             seconds=0.0,
         )
 
+    @property
+    def joined(self) -> bool:
+        """False for a member that has yet to join()."""
+        return self.members is None or self.members.joined
+
     @torch.no_grad()
     def after_step(self, *, finite: bool = True) -> None:
         """Count a step, use the result that is due, begin the exchange whose turn it is.
@@ -130,29 +153,71 @@ class Rounds:
         self.step += 1
         self.statistics["steps"] += 1
         turn = self._turns.get(self.step % self._settings.inner_steps)
-        due = self.pending is not None and self.pending.due <= self.step
-        if turn is None and not due:
-            return
-        began = time.monotonic()
-        if due:
-            self._use()
-        if turn is not None:
-            self._begin(turn, finite)
-            if not self._settings.delay:
-                self._use()
-        self.statistics["exchange_seconds"] += time.monotonic() - began
+        if turn is not None and turn not in self.waiting:
+            self.waiting.append(turn)
+        if self.waiting or self._is_due(self.step):
+            self._exchange(finite)
 
-    def resume(self, step: int, number: int, pending: Pending | None) -> None:
+    @torch.no_grad()
+    def join(self) -> None:
+        """Take the members' parameters and their step; take no part in an exchange of theirs."""
+        self._exchange(joins=True)
+
+    def exchanges_next(self) -> bool:
+        """Return whether the next step begins or ends an exchange."""
+        step = self.step + 1
+        has_turn = step % self._settings.inner_steps in self._turns
+        return has_turn or bool(self.waiting) or self._is_due(step) or not self.joined
+
+    def resume(
+        self, step: int, number: int, pending: Pending | None, waiting: Sequence[int]
+    ) -> None:
         """Continue after this step of a run that was saved."""
         self.step, self.number, self.pending = step, number, pending
-        self._note_bytes()
+        self.waiting, self.undecided = list(waiting), None
+        if self.members is None:
+            self._note_bytes()
+
+    def take_back(self) -> None:
+        """Undo the start of the exchange that is under way, if any: it will begin again."""
+        if self.pending is not None:
+            self.number -= 1
+            if self.pending.fragment not in self.waiting:
+                self.waiting.insert(0, self.pending.fragment)
+            self.pending = None
 
     def parts(self) -> list[Shared]:
         """Return the parts of all fragments."""
         return [each for fragment in self.fragments for each in fragment]
 
-    def _begin(self, fragment: int, finite: bool) -> None:
+    def _exchange(self, finite: bool = True, *, joins: bool = False) -> None:
+        """Use the result that is due; begin the exchanges that are waiting, one after the other."""
+        began, members = time.monotonic(), self.members
+        try:
+            if members is not None and members.have_changed():
+                members.meet(self)
+            if self._is_due(self.step):
+                self._use()
+            while self.waiting and self.pending is None:
+                self._begin(self.waiting[0], finite, joins)
+                del self.waiting[0]
+                if not self._settings.delay:
+                    self._use()
+        except BaseException:
+            if members is None:  # the exchange is skipped, and not waited for again
+                self.pending, self.waiting = None, []
+            else:
+                self.take_back()
+                members.meet_again()
+            raise
+        self.statistics["exchange_seconds"] += time.monotonic() - began
+
+    def _is_due(self, step: int) -> bool:
+        return self.pending is not None and self.pending.due <= step
+
+    def _begin(self, fragment: int, finite: bool, joins: bool) -> None:
         self._note_bytes()
+        self.undecided = None
         buffers_are_finite = fragment != 0 or self._buffers.are_finite()
         exchange = Exchange(
             self.number,
@@ -162,9 +227,9 @@ class Rounds:
             self._group,
             self._replica,
             rates=[self._inner_number(each, "lr") for each in self.fragments[fragment]],
-            finite=finite and buffers_are_finite,
+            finite=finite and buffers_are_finite and not joins,
         )
-        if not exchange.takes_part:
+        if not exchange.takes_part and not joins:
             what = "gradients" if self._settings.takes_gradients else "parameters"
             if not buffers_are_finite:
                 what = "buffers"
@@ -172,23 +237,34 @@ class Rounds:
                 f"gtopk: this replica's {what} are not finite in round {self.number}: it does not "
                 "take part in the round, and continues from the shared parameters. If that happens "
                 "again, lower the inner learning rate or clip gradients",
-                stacklevel=6,
+                stacklevel=7,
             )
         due = self.step + self._settings.delay
         self.pending = Pending(fragment, due, exchange.takes_part, exchange)
         self.number += 1
 
     def _use(self) -> None:
-        """Move the fragment's shared parameters and take them over: all of them, or none."""
+        """Wait for the exchange and use it, unless a member does not get it."""
         pending = self.pending
         assert pending is not None
-        self.pending = None  # do not wait again for an exchange that failed
         outcome = settled(pending.outcome, self._replica)
-        reached = self._reaches_quorum(outcome)
-        if reached and pending.fragment == 0:
-            self._buffers.exchange(outcome.participants)
+        averages = self._reaches_quorum(outcome) and pending.fragment == 0
+        buffers = self._buffers.exchange(outcome.participants) if averages else []
+        delivered = Delivered(pending, outcome, buffers)
+        if self.members is not None:
+            self.undecided = delivered
+            self.members.all_have_it()
+        self._count_bytes()
+        self.commit(delivered)
+
+    def commit(self, delivered: Delivered) -> None:
+        """Move the fragment's shared parameters and take them over: all of them, or none."""
+        self.pending = self.undecided = None
+        pending, outcome, buffers = delivered
+        for flat, some in buffers:
+            write(flat, some)
         for i, each in enumerate(self.fragments[pending.fragment]):
-            if not reached and pending.takes_part:
+            if not self._reaches_quorum(outcome) and pending.takes_part:
                 continue  # goes on with its own parameters, as if the round had not ended
             if outcome.means is not None:
                 self._move(each, outcome.means[i], outcome.errors[i])
@@ -197,6 +273,7 @@ class Rounds:
                 each.part.scatter(local)
             else:
                 each.part.scatter(each.parameters)
+            each.anchor = None
         self._replica.reshard()
         self._count(outcome)
 
@@ -218,14 +295,17 @@ class Rounds:
         statistics = backend_of(self._group).statistics()
         self._before = (int(statistics["bytes_sent"]), int(statistics["bytes_received"]))
 
+    def _count_bytes(self) -> None:
+        counted, now = self.statistics, backend_of(self._group).statistics()
+        counted["bytes_sent"] += int(now["bytes_sent"]) - self._before[0]
+        counted["bytes_received"] += int(now["bytes_received"]) - self._before[1]
+
     def _inner_number(self, shared: Shared, name: str) -> float:
         # Look groups up each time: loading a state gives an optimizer new ones.
         return float(self._inner.param_groups[shared.part.group].get(name, 0.0))
 
     def _count(self, outcome: Outcome) -> None:
-        counted, now = self.statistics, backend_of(self._group).statistics()
-        counted["bytes_sent"] += int(now["bytes_sent"]) - self._before[0]
-        counted["bytes_received"] += int(now["bytes_received"]) - self._before[1]
+        counted = self.statistics
         counted["rounds"] += 1
         counted["skipped"] += outcome.means is None
         counted["participants"] = len(outcome.participants)
@@ -235,7 +315,7 @@ class Rounds:
                     f"gtopk: {len(outcome.participants)} replicas took part in round "
                     f"{self.number - 1}, fewer than quorum={self._settings.quorum}: the round "
                     "is skipped",
-                    stacklevel=7,
+                    stacklevel=9,
                 )
         elif outcome.means is None:
             what = "gradients" if self._settings.takes_gradients else "movements"
@@ -244,5 +324,5 @@ class Rounds:
             warnings.warn(
                 f"gtopk: the replicas' {what} overflowed when they were added in round "
                 f"{self.number - 1}: the shared parameters stay as they were",
-                stacklevel=7,
+                stacklevel=9,
             )

@@ -33,17 +33,25 @@ _VECTORS = ("parameters", "velocity", "error")
 def write(settings: Settings, rounds: Rounds, group: dist.ProcessGroup | None) -> dict[str, Any]:
     """Return a copy of everything, by the parameters' names and in the shapes of this rank's parts.
 
-    Waits for an exchange that is under way.
+    Waits for an exchange that is under way; among replicas that come and go, it is saved as one
+    that has to begin again.
     """
     parts = rounds.parts()
     shards = _shards(parts)
+    changes = rounds.members is not None
+    pending, waiting = rounds.pending, rounds.waiting
+    if changes and pending is not None:
+        waiting = [pending.fragment, *waiting]
     return {
         "format": _FORMAT,
         "settings": dataclasses.asdict(settings),
-        "place": place(group),
+        "place": None if changes else place(group),
+        "joined": rounds.joined,
         "steps": rounds.step,
-        "rounds": rounds.number,
-        "pending": None if rounds.pending is None else _written(rounds.pending, rounds),
+        "rounds": rounds.number - (changes and pending is not None),
+        "waiting": list(waiting),
+        "pending": None if changes or pending is None else _written(pending, rounds),
+        "anchor": _tensors(parts, [each.anchor for each in parts]),
         **{name: _tensors(parts, [getattr(each, name) for each in parts]) for name in _VECTORS},
         **({"shards": shards} if shards else {}),
     }
@@ -65,19 +73,29 @@ def read(
         raise ValueError(f"gtopk: the saved state has format {saved['format']!r}, not {_FORMAT}")
     steps, number = (check_whole(saved[key], f"the saved {key}", 0) for key in ("steps", "rounds"))
     _check_settings(saved["settings"], settings)
-    check_place(saved["place"], place(group))
+    if rounds.members is None:
+        check_place(saved["place"], place(group))
     parts = rounds.parts()
     _check_shards(saved.get("shards", {}), _shards(parts))
     for name in _VECTORS:
         kept = [each.part for each in parts if getattr(each, name) is not None]
         _check_tensors(saved[name], kept, name)
     pending = None if saved["pending"] is None else _read(saved["pending"], rounds)
+    waiting = [check_whole(each, "a saved fragment", 0) for each in saved.get("waiting", [])]
+    _check(all(each < len(rounds.fragments) for each in waiting), "'waiting' is invalid", waiting)
+    anchors = saved.get("anchor", {})  # of parts whose rounds this replica has missed
+    _check(isinstance(anchors, Mapping), "'anchor' must be a dict", anchors)
+    kept = [each.part for each in parts if each.part.slots[0].name in anchors]
+    _check_tensors(anchors, kept, "anchor")
     for part in parts:
+        part.anchor = _filled(part.part, anchors) if part.part in kept else None
         for name in _VECTORS:
             vector = getattr(part, name)
             if vector is not None:
                 part.part.fill(vector, saved[name])
-    rounds.resume(steps, number, pending)
+    rounds.resume(steps, number, pending, waiting)
+    if rounds.members is not None:
+        rounds.members.resume(joined=bool(saved.get("joined", True)))
 
 
 def _written(pending: Pending, rounds: Rounds) -> dict[str, Any]:
