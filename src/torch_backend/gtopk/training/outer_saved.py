@@ -42,18 +42,21 @@ def write(settings: Settings, rounds: Rounds, group: dist.ProcessGroup | None) -
     pending, waiting = rounds.pending, rounds.waiting
     if changes and pending is not None:
         waiting = [pending.fragment, *waiting]
+    member = {
+        "joined": rounds.joined,
+        "waiting": list(waiting),
+        "anchor": _tensors(parts, [each.anchor for each in parts]),
+    }
     return {
         "format": _FORMAT,
         "settings": dataclasses.asdict(settings),
         "place": None if changes else place(group),
-        "joined": rounds.joined,
         "steps": rounds.step,
         "rounds": rounds.number - (changes and pending is not None),
-        "waiting": list(waiting),
         "pending": None if changes or pending is None else _written(pending, rounds),
-        "anchor": _tensors(parts, [each.anchor for each in parts]),
         **{name: _tensors(parts, [getattr(each, name) for each in parts]) for name in _VECTORS},
         **({"shards": shards} if shards else {}),
+        **(member if changes else {}),
     }
 
 
