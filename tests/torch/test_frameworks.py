@@ -13,7 +13,7 @@ from ranks import environment
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 SCRIPTS = {
     name: script
-    for page in ("frameworks.md", "torchft.md")
+    for page in ("frameworks.md", "outer.md", "torchft.md")
     for name, script in re.findall(
         r"```python (\w+)\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S
     )
@@ -34,7 +34,7 @@ LONG = {"accelerate", "fabric", "submitit"}
 
 
 def test_every_script_of_the_pages_is_run_and_compiles():
-    assert sorted(SCRIPTS) == sorted([*RUNS, "torchft"])  # that one: test_torchft.py
+    assert sorted(SCRIPTS) == sorted([*RUNS, "replicas", "torchft"])  # those: test_torchft.py
     for name, script in SCRIPTS.items():
         compile(script, name, "exec")
 

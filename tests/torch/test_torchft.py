@@ -1,5 +1,5 @@
-"""Room: tests/torch. torchft's script of docs/torchft.md, where torchft is installed: replicas
-as processes, one of which is killed and comes back.
+"""Room: tests/torch. torchft's scripts of docs/torchft.md and docs/outer.md, where torchft is
+installed: replicas as processes, one of which is killed and comes back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIGHTHOUSE = """
 import threading
 from torchft.coordination import LighthouseServer
 server = LighthouseServer(
-    bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=100, heartbeat_timeout_ms=1000
+    bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=%d, heartbeat_timeout_ms=1000
 )
 print("at", server.address(), flush=True)
 threading.Event().wait()
@@ -51,8 +51,8 @@ class Replicas:
         for each in list(self.running):
             self.kill(each)
 
-    def start_lighthouse(self) -> None:
-        self._start(-1, ["-c", LIGHTHOUSE], {})
+    def start_lighthouse(self, join_timeout_ms: int) -> None:
+        self._start(-1, ["-c", LIGHTHOUSE % join_timeout_ms], {})
         self.until(lambda: self.lighthouse != "")
 
     def start(self, replica: int) -> None:
@@ -98,13 +98,16 @@ class Replicas:
                 self.together = int(found[2])
 
 
-@pytest.fixture
-def replicas(tmp_path) -> Iterator[Replicas]:
+# How long to wait for replicas that are alive: for outer optimizers, which ask at the end of a
+# round, until they ask.
+@pytest.fixture(params=[("torchft", 100), ("replicas", 60_000)], ids=lambda each: each[0])
+def replicas(request, tmp_path) -> Iterator[Replicas]:
     pytest.importorskip("torchft")
+    name, join_timeout_ms = request.param
     script = tmp_path / "train.py"
-    script.write_text(SCRIPTS["torchft"])
+    script.write_text(SCRIPTS[name])
     with Replicas(str(script)) as running:
-        running.start_lighthouse()
+        running.start_lighthouse(join_timeout_ms)
         yield running
 
 

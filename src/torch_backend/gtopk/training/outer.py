@@ -45,6 +45,10 @@ class OuterOptimizer(torch.optim.Optimizer):
     Collective: construct it with the same arguments on every replica. Settings are compared, then
     rank 0's parameters and buffers are broadcast. Every replica must call step() equally often.
 
+    Over a ReplicaGroup, constructing it sends nothing. The first step() does not train: the replica
+    takes over what those that train have, and joins them. Replicas may leave and return between
+    exchanges; one that fails is repeated by the next step() (docs/outer.md).
+
     Everything else, including param_groups, state and defaults, is the inner optimizer's: learning
     rate schedulers, gradient accumulation and closures work as with that one. A step that a
     GradScaler skips counts, as scalers of different replicas skip different steps.
@@ -60,9 +64,10 @@ class OuterOptimizer(torch.optim.Optimizer):
             with error feedback), "pulseloco" (the movements that are visible in bfloat16) or "demo"
             (gradients in each step: the largest coefficients of each tile's cosine transform; from
             the inner optimizer it takes only the learning rate and the weight decay).
-        group: a process group of backend gtopk, with a rank for each replica; None is the default
-            group. If FSDP2 shards parameters over the ranks of a replica, those ranks of the
-            replicas that hold the same shards, such as ``mesh["replicate"].get_group()``.
+        group: a process group of backend gtopk, with a rank for each replica, or a ReplicaGroup;
+            None is the default group. If FSDP2 shards parameters over the ranks of a replica, those
+            ranks of the replicas that hold the same shards, such as
+            ``mesh["replicate"].get_group()``.
         state_device: the device of what is kept beside the model and of what is exchanged; None is
             that of the parameters. "cpu" saves GPU memory.
         overrides: replace the preset's values, see ``Overrides`` in gtopk.training.outer_presets:

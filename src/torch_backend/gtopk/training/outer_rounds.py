@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict
 
 import torch
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from gtopk.training.outer_buffers import Buffered, Buffers
-    from gtopk.training.outer_members import Members
     from gtopk.training.outer_presets import Settings
     from gtopk.training.outer_shards import Replica
 
@@ -71,6 +70,27 @@ class Delivered(NamedTuple):
     buffers: list[tuple[torch.Tensor, Buffered]]
 
 
+class Membership(Protocol):
+    """What rounds need from the members of a ReplicaGroup; see Members in outer_members."""
+
+    joined: bool
+
+    def have_changed(self) -> bool:
+        """Return whether members must meet."""
+
+    def meet(self, rounds: Rounds) -> None:
+        """Meet; collective."""
+
+    def meet_again(self) -> None:
+        """Meet ahead of the next exchange."""
+
+    def all_have_it(self) -> None:
+        """Return once every member has what an exchange delivered; collective."""
+
+    def resume(self, *, joined: bool) -> None:
+        """Continue as the member that saved a state."""
+
+
 class Rounds:
     """The shared parameters and what belongs to them, fragment by fragment."""
 
@@ -84,7 +104,7 @@ class Rounds:
         settings: Settings,
         group: dist.ProcessGroup | None,
         device: torch.device | None,
-        members: Members | None,
+        members: Membership | None,
     ) -> None:
         """fragments: parameters by name, with equal values on all replicas by now.
 
