@@ -28,6 +28,8 @@ def exchange(
     """Receives come first on both ranks. holds: the device does, so that nothing ends."""
     received = [torch.zeros(N).to(FAKE) for _ in range(count)]
     sent = [torch.full((N,), 10.0 * me.rank + i).to(FAKE) for i in range(count)]
+    dist.all_reduce(torch.ones(1).to(FAKE))  # a device's first use tries whether streams wait
+    synchronize()
     torch.ops.fake.calls()
     if holds:
         torch.ops.fake.hold()
