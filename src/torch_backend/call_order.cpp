@@ -159,8 +159,11 @@ CallOrder::EntryPointer CallOrder::append(Completer& completer) {
   auto entry = std::make_shared<Entry>(shared_from_this(), calling());
   entry->parent = caller_of(calling());
   entry->completer = &completer;
+  // Collectives that have no callbacks yet may get some, which are then attached after this call.
   Entries& siblings = called_by(entry->parent);
-  entry->place = siblings.insert(siblings.end(), entry);
+  const auto last = std::find_if(siblings.rbegin(), siblings.rend(),
+                                 [](const EntryPointer& each) { return is_pending(*each); });
+  entry->place = siblings.insert(last.base(), entry);
   entry->has_place = true;
   ++tracked_;
   start_watch(completer);
@@ -230,11 +233,9 @@ CallOrder::EntryPointer CallOrder::track(std::uint64_t number, const EntryPointe
   entry->number = number;
   entry->futures.push_back({std::move(future), 1});
   Entries& siblings = called_by(entry->parent);
-  auto at = siblings.end();
-  while (at != siblings.begin() &&
-         ((*std::prev(at))->is_deferred() || (*std::prev(at))->number > number)) {
-    --at;
-  }
+  // Those that are deferred were called before its callbacks are attached.
+  const auto at = std::ranges::find_if(
+      siblings, [number](const EntryPointer& each) { return each->number > number; });
   entry->place = siblings.insert(at, entry);
   entry->has_place = true;
   ++tracked_;

@@ -191,6 +191,33 @@ def check_what_a_callback_has_called_keeps_its_place_when_that_has_returned(me: 
     works_on(me)
 
 
+def check_what_a_late_callback_calls_comes_before_callbacks_attached_later(me: Rank) -> None:
+    """A collective that was called earlier, and ends later, gets one after it."""
+    for case in ("futures as needed", "futures first"):
+        if is_last(me, case, [1, 2]):
+            assert is_last(me, f"{case}, attached", [3, 4, 5, 6, 7])
+            continue
+        go_on = threading.Event()
+        works = [reduced(size) for size in (1, 2, 3)]
+        futures = [work.get_future() for work in works] if case == "futures first" else []
+
+        def attach(
+            i: int, callback: Callable[[object], Any], works=works, futures=futures
+        ) -> Future:
+            return (futures[i] if futures else works[i].get_future()).then(callback)
+
+        attach(0, lambda _, go_on=go_on: wait(go_on) or reduced(4))
+        attached(me, case)
+        works[1].wait()
+        attach(1, lambda _: reduced(5))  # torch runs it here, and the first has not returned
+        last = attach(2, lambda _: reduced(6).get_future().wait()[0].sum().item())
+        attached(me, f"{case}, attached")
+        go_on.set()
+        reduced(7).wait()
+        assert last.wait() == 6 * me.size
+    works_on(me)
+
+
 def test_collectives_of_callbacks_have_one_order():
     with RankSet(3) as ranks:
         ranks.run(check_a_callback_comes_before_what_is_called_after_it_was_attached)
@@ -199,6 +226,7 @@ def test_collectives_of_callbacks_have_one_order():
         ranks.run(check_a_window_has_the_place_of_its_collectives)
         ranks.run(check_what_a_callback_attaches_comes_first)
         ranks.run(check_what_a_callback_has_called_keeps_its_place_when_that_has_returned)
+        ranks.run(check_what_a_late_callback_calls_comes_before_callbacks_attached_later)
         ranks.run(check_what_is_deferred_is_pending)
 
 
