@@ -152,7 +152,6 @@ def expected(rule: Rule, inner: int, *, whole: bool) -> tuple[list[nn.Module], l
 CASES = [
     ("localsgd", {}, True),
     ("diloco", {}, True),
-    ("diloco", {"fragments": 5, "delay": 1, "mix": 0.25}, True),
     ("pulseloco", {}, True),
     ("streaming-diloco", {"fragments": 5}, False),
     ("sparseloco", {}, False),

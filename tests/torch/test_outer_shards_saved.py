@@ -17,6 +17,11 @@ from test_outer_shards import Outer, mesh, network, own_parts, sharded
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from training import batch, equal
 
 import gtopk
@@ -25,7 +30,6 @@ pytestmark = pytest.mark.loopback
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "outer.md"
 RESUMED = {
-    "diloco": {},
     "streaming-diloco": {"inner_steps": 10, "fragments": 5},  # with an exchange under way
     "sparseloco": {},
 }
@@ -120,6 +124,8 @@ def check_what_is_wrong_is_said_before_anything_is_sent(me: Rank) -> None:
     model.weight = nn.Parameter(terms)
     with pytest.raises(ValueError, match=r"the placements of 'weight' are .*Partial"):
         Outer(me, model, preset="diloco")
+    with pytest.raises(NotImplementedError, match="sharded parameters over a ReplicaGroup"):
+        Outer(me, group=gtopk.ReplicaGroup(), preset="diloco")
 
 
 def check_ranks_that_do_not_fit_together_are_told(me: Rank) -> None:
@@ -137,6 +143,45 @@ def check_ranks_that_do_not_fit_together_are_told(me: Rank) -> None:
     kind = ValueError if me.rank < 2 else RuntimeError
     with pytest.raises(kind, match=r"ranks of this replica do not agree .*: lr is 0\.[57] here"):
         Outer(me, preset="diloco", lr=0.5 if me.rank == 1 else 0.7)
+
+
+def check_other_meshes_within_a_replica_train_and_go_on(me: Rank) -> None:
+    """HSDP and FSDP2 under tensor parallelism, on all ranks; tensor parallelism alone, on two."""
+    folder = shared_folder(me)
+    four = DeviceMesh("cpu", torch.arange(4).view(2, 2), mesh_dim_names=("data", "tensor"))
+    alone, _ = dist.new_subgroups(1)
+
+    def made(kind: str, seed: int) -> Outer:
+        model, group = network(seed), None if kind == "tensor" else alone
+        if kind == "HSDP":
+            sharded(model, four)
+        else:
+            over = mesh()["shard"] if kind == "tensor" else four["tensor"]
+            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            parallelize_module(model, over, plan)
+        if kind == "both":
+            sharded(model, four["data"])
+        return Outer(me, model, preset="sparseloco", clip="median", group=group)
+
+    for kind in ("HSDP", "tensor", "both"):
+        whole = made(kind, 0)
+        whole.rank = me.rank if kind == "HSDP" else me.rank // 2  # a batch for each row
+        whole.steps(4)
+        gtopk.save(whole.optimizer, path_of(folder))
+        resumed = made(kind, 7)
+        gtopk.load(resumed.optimizer, path_of(folder))
+        resumed.at, resumed.rank = whole.at, whole.rank
+        for each in (whole, resumed):
+            each.steps(2)
+        assert equal(own_parts(whole.model), own_parts(resumed.model)), kind
+        assert equal(own_parts(whole.model), whole.shared()), kind
+        assert whole.optimizer.stats()["rounds"] == 2, kind
+        mine = torch.cat([each.flatten() for each in whole.shared()])
+        group = mesh()["replicate"].get_group()
+        if kind != "both":  # the copies in the other half
+            first = mine.clone()
+            dist.broadcast(first, group=group, group_src=0)
+            assert torch.equal(mine, first), kind
 
 
 def check_the_pages_example_trains(me: Rank) -> None:
