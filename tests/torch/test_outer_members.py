@@ -1,279 +1,28 @@
-"""Room: tests/torch. ``gtopk.OuterOptimizer`` over a ReplicaGroup: replicas that are killed, stay
-away and join. Shared parameters, momentum and errors against the rule in numpy, bit for bit.
+"""Room: tests/torch. ``gtopk.OuterOptimizer`` over a ReplicaGroup: replicas join and stay away.
+
+Shared parameters, momentum and errors against the rule in numpy, bit for bit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
-import os
-import signal
 from collections.abc import Callable
-from datetime import timedelta
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.training.outer_exchange import Agreement, Exchange
 from gtopk.training.outer_members import Members
-from gtopk.training.outer_rounds import Rounds
-from outer_reference import PRESETS, Replicas
+from outer_members import Member, Reference
 from ranks import Rank, RankSet
-from test_outer import INNER, Outer, inner_of, inner_step
+from test_outer import INNER
 from torch import nn
-from training import flat, network
+from training import network
 
 import gtopk
 
 pytestmark = pytest.mark.loopback
-
-LONG = timedelta(seconds=60)
-State = dict[str, dict[str, np.ndarray]]
-
-
-class Member(Outer):
-    """A replica of a group that it configures; every step is one of `plan`'s inner steps."""
-
-    def __init__(self, me: Rank, model: nn.Module | None = None, **arguments) -> None:
-        self.me, self.arguments = me, arguments
-        self.group = gtopk.ReplicaGroup(LONG)
-        super().__init__(me.rank, model, group=self.group, **arguments)
-
-    def configure(self, name: str, *ranks: int) -> None:
-        """Meet these replicas under a name that was not used before."""
-        address = f"127.0.0.1:{self.me.port}/{name}"
-        self.group.configure(address, "", ranks.index(self.me.rank), len(ranks))
-
-    def join(self) -> None:
-        """The first step(), without a batch."""
-        self.optimizer.step()
-
-    def step(self) -> torch.Tensor:
-        """A step that raises has trained as well."""
-        self.at += 1
-        return inner_step(self.model, self.optimizer, self.rank, self.at - 1)
-
-    def is_like_the_others(self) -> bool:
-        mine = flat(self.model)
-        found = [torch.empty_like(mine) for _ in range(self.group.size())]
-        dist.all_gather(found, mine, group=self.group)
-        return all(torch.equal(each, mine) for each in found)
-
-    def again(self) -> Member:
-        """The same replica in what could be another process."""
-        self.group.shutdown()
-        found = Member(self.me, network(7), **self.arguments)
-        found.model.load_state_dict(self.model.state_dict())
-        found.optimizer.load_state_dict(self.optimizer.state_dict())
-        found.at = self.at
-        return found
-
-    def state(self) -> State:
-        """What the reference has as well."""
-        saved = self.optimizer.state_dict()["gtopk"]
-        kinds = ("parameters", "velocity", "error")
-        return {
-            "model": {name: each.detach().numpy() for name, each in self.model.named_parameters()},
-            **{kind: {name: each.numpy() for name, each in saved[kind].items()} for kind in kinds},
-        }
-
-
-class Reference:
-    """All replicas one after the other, with explicit members of each exchange."""
-
-    def __init__(self, size: int, preset: str, **overrides) -> None:
-        self.models = [network() for _ in range(size)]
-        rule = dataclasses.replace(PRESETS[preset], **overrides)
-        self.replicas = Replicas(self.models, rule, INNER)
-        self.inners = [None if rule.gradients else inner_of(model) for model in self.models]
-        self.at = [0] * size
-
-    def steps(self, count: int, *ranks: int) -> None:
-        for rank in ranks:
-            for _ in range(count):
-                inner_step(self.models[rank], self.inners[rank], rank, self.at[rank])
-                self.at[rank] += 1
-
-    def round(self, *members: int, joining: tuple[int, ...] = (), fragment: int = 0) -> None:
-        self.replicas.meet(members, joining, fragment)
-
-    def sums(self, *members: int) -> dict:
-        """What an exchange of theirs delivers."""
-        self.replicas.members = [*members]
-        return self.replicas.sums_of(0)
-
-    def check(self, rank: int, state: State) -> None:
-        names = [*state["model"]]
-        of, rule = self.replicas, self.replicas.rule
-        wanted = {"model": [each.detach().numpy() for each in self.models[rank].parameters()]}
-        wanted["parameters"] = of.shared
-        wanted["velocity"] = of.tensors(of.velocity) if rule.momentum else []
-        wanted["error"] = of.tensors(of.errors[rank]) if rule.error_decay else []
-        for kind, tensors in wanted.items():
-            assert len(state[kind]) == len(tensors), kind
-            for name, other in zip(names, tensors, strict=bool(tensors)):
-                assert np.array_equal(state[kind][name], other), (rank, kind, name)
-
-
-def killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def kills_before(owner: type, name: str) -> None:
-    setattr(owner, name, lambda *_, **__: killed())
-
-
-def kills_after_the_agreement() -> None:
-    def send(self: Exchange, *_: object) -> None:
-        self._agreement.participants()
-        killed()
-
-    Exchange._send_everything = Exchange._send_selection = send
-
-
-POINTS = {
-    "before the agreement": lambda: kills_before(Agreement, "__init__"),
-    "before the exchange": kills_after_the_agreement,
-    "before it says that it has the result": lambda: kills_before(Members, "all_have_it"),
-    "before it uses the result": lambda: kills_before(Rounds, "commit"),
-}
-
-
-def check_the_survivors_of_a_round_go_on(me: Rank, preset: str, point: str) -> None:
-    outer = Member(me, preset=preset)
-    outer.configure("three", 0, 1, 2)
-    outer.join()
-    outer.steps(INNER)
-    outer.step()
-    if me.rank == 1:
-        if point in POINTS:
-            POINTS[point]()
-            outer.steps(INNER)
-        killed()
-    reference = Reference(me.size, preset)
-    reference.steps(INNER, 0, 1, 2)
-    reference.round(0, 1, 2)
-    outer.steps(INNER - 2)
-    if point == "before it uses the result":  # so the others do use it
-        outer.steps(INNER)
-        reference.steps(INNER, 0, 1, 2)
-        reference.round(0, 1, 2)
-    assert outer.optimizer.exchanges_next
-    with pytest.raises(dist.DistBackendError, match="rank 1"):
-        outer.step()
-    reference.steps(INNER, 0, 2)
-    reference.check(me.rank, outer.state())
-    assert outer.optimizer.exchanges_next
-    with pytest.raises(dist.DistBackendError):
-        outer.step()
-    outer.configure("two", 0, 2)
-    outer.step()
-    reference.steps(2, 0, 2)
-    reference.round(0, 2)
-    reference.check(me.rank, outer.state())
-    assert outer.optimizer.steps == outer.at
-    outer.step()  # the next turn comes when it would have come
-    reference.steps(1, 0, 2)
-    reference.round(0, 2)
-    reference.check(me.rank, outer.state())
-
-
-@pytest.mark.parametrize(
-    ("point", "preset"),
-    [
-        ("between two rounds", "diloco"),
-        ("before the agreement", "sparseloco"),
-        ("before the exchange", "diloco"),
-        ("before the exchange", "sparseloco"),
-        ("before it says that it has the result", "diloco"),
-        ("before it uses the result", "sparseloco"),
-    ],
-)
-def test_a_replica_is_killed(three_apart: RankSet, point: str, preset: str) -> None:
-    three_apart.run(check_the_survivors_of_a_round_go_on, preset, point, killed=1)
-
-
-def check_a_survivor_hears_later_that_the_round_counts(me: Rank) -> None:
-    """Rank 2 has the result, and does not hear that all have it; rank 0 does."""
-    outer = Member(me, preset="sparseloco")
-    outer.configure("three", 0, 1, 2)
-    outer.join()
-    outer.steps(INNER - 1)
-    hears = Members.all_have_it
-    if me.rank == 1:
-        kills_before(Rounds, "commit")
-    elif me.rank == 2:
-
-        def raises(self: Members) -> None:
-            hears(self)
-            raise dist.DistBackendError("the connection broke")
-
-        Members.all_have_it = raises
-    reference = Reference(me.size, "sparseloco")
-    reference.steps(INNER, 0, 1, 2)
-    if me.rank == 2:
-        with pytest.raises(dist.DistBackendError, match="the connection broke"):
-            outer.step()
-        reference.check(2, outer.state())
-        Members.all_have_it = hears
-    else:
-        outer.steps(INNER)
-        with pytest.raises(dist.DistBackendError, match=r"rank [12]"):
-            outer.step()
-    outer.configure("two", 0, 2)
-    outer.step()
-    used = reference.sums(0, 1, 2)
-    reference.steps(1, 2)  # whose movement is lost
-    reference.replicas.use(0, used)
-    reference.steps(INNER + 1, 0)
-    reference.round(0, 2)
-    reference.check(me.rank, outer.state())
-    assert outer.optimizer.steps == 2 * INNER + 1
-    outer.steps(INNER - 1)
-    reference.steps(INNER - 1, 0, 2)
-    reference.round(0, 2)
-    reference.check(me.rank, outer.state())
-
-
-def test_a_survivor_hears_later_that_the_round_counts(three_apart: RankSet) -> None:
-    three_apart.run(check_a_survivor_hears_later_that_the_round_counts, killed=1)
-
-
-def check_a_replica_is_killed_while_an_exchange_is_under_way(me: Rank) -> None:
-    outer = Member(me, preset="diloco", delay=1)
-    outer.configure("three", 0, 1, 2)
-    outer.join()
-    outer.steps(INNER)
-    assert outer.optimizer.pending
-    if me.rank == 1:
-        killed()
-    with pytest.raises(dist.DistBackendError, match="rank 1"):
-        outer.step()
-    assert not outer.optimizer.pending
-    outer.configure("two", 0, 2)
-    outer.step()  # begins again
-    reference = Reference(me.size, "diloco", delay=1)
-    reference.steps(INNER + 2, 0, 2)
-    reference.check(me.rank, outer.state())
-    used = reference.sums(0, 2)
-    assert outer.optimizer.pending
-    outer.step()  # uses it, and begins the one whose turn it is
-    assert outer.optimizer.pending
-    reference.steps(1, 0, 2)
-    reference.replicas.use(0, used)
-    reference.check(me.rank, outer.state())
-    used = reference.sums(0, 2)
-    outer.step()
-    reference.steps(1, 0, 2)
-    reference.replicas.use(0, used)
-    reference.check(me.rank, outer.state())
-
-
-def test_a_replica_is_killed_while_an_exchange_is_under_way(three_apart: RankSet) -> None:
-    three_apart.run(check_a_replica_is_killed_while_an_exchange_is_under_way, killed=1)
-
 
 # A round of one step for demo, whose exchanges are of gradients.
 RUNS = {
