@@ -46,11 +46,15 @@ class KeyValueStore {
 
 /// A directory over a store that all ranks of the job share; group names separate the groups. The
 /// store may hold keys left by earlier runs. meet() throws the same error on every rank present,
-/// naming the missing ones.
-[[nodiscard]] std::shared_ptr<Directory> directory_over(std::shared_ptr<KeyValueStore> job);
+/// naming the missing ones. secret: if not empty, what ranks write is sealed with it, so that who
+/// does not know it learns no address and can replace none; ranks with different ones get an error
+/// that names both. See job_secret().
+[[nodiscard]] std::shared_ptr<Directory> directory_over(std::shared_ptr<KeyValueStore> job,
+                                                        std::string_view secret = {});
 
 /// The same for a group with its own store, as every group has in torch.
 [[nodiscard]] std::shared_ptr<Directory> directory_over(std::shared_ptr<KeyValueStore> group,
-                                                        std::shared_ptr<KeyValueStore> job);
+                                                        std::shared_ptr<KeyValueStore> job,
+                                                        std::string_view secret = {});
 
 }  // namespace gtopk

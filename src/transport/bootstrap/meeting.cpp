@@ -22,9 +22,11 @@ constexpr milliseconds kLongestSlice{1000};
 
 class Follower {
  public:
-  Follower(KeyValueStore& store, const Presence& self, Duration at_most)
+  Follower(KeyValueStore& store, const Presence& self, Duration at_most,
+           const transport::JobKey* key)
       : store_(store),
         self_(self),
+        key_(key),
         backoff_(at_most, kFirstSlice, kLongestSlice),
         nonce_(draw_nonce()) {}
 
@@ -34,7 +36,7 @@ class Follower {
       if (leader_) {
         const std::string key = table_key(*leader_);
         if (const auto bytes = store_.find(key, backoff_.slice())) {
-          return read(decode_table(key, *bytes));
+          return read(decode_table(key, *bytes, key_));
         }
         backoff_.waited_in_vain();
         // Another rank 0 may have started afresh.
@@ -82,8 +84,8 @@ class Follower {
     if (leader == leader_) {
       return false;
     }
-    store_.set(alive_key(leader, nonce_),
-               encode(Answer{.version = kVersion, .nonce = nonce_, .presence = self_}));
+    const std::string answer = alive_key(leader, nonce_);
+    store_.set(answer, encode(Answer{.nonce = nonce_, .presence = self_}, answer, key_));
     leader_ = leader;
     backoff_.heard_something();
     return true;
@@ -131,6 +133,7 @@ class Follower {
 
   KeyValueStore& store_;
   const Presence& self_;
+  const transport::JobKey* key_;
   Backoff backoff_;
   Nonce nonce_;
   std::int64_t slot_ = 0;
@@ -139,11 +142,12 @@ class Follower {
 
 }  // namespace
 
-Roll meet(KeyValueStore& store, const Presence& self, Duration at_most) {
+Roll meet(KeyValueStore& store, const Presence& self, Duration at_most,
+          const transport::JobKey* key) {
   if (self.rank == 0) {
-    return Leader(store, self, at_most).meet();
+    return Leader(store, self, at_most, key).meet();
   }
-  return Follower(store, self, at_most).meet();
+  return Follower(store, self, at_most, key).meet();
 }
 
 }  // namespace gtopk::meeting

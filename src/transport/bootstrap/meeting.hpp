@@ -12,6 +12,11 @@
 // Dead arrivals do not answer, slots that stay empty are skipped, and a rank that waits for a table
 // notices when another rank 0 asks. A living rank's objection to the meeting (another size, another
 // version, too many groups) goes into the table, so that all ranks raise the same error.
+//
+// In a job with a secret, answers and tables are sealed under their keys, which contain the nonces
+// of both sides: what opens was written by a rank that knows the secret, in this meeting. The name
+// of a rank's process stays readable, and so does a table that only says why the meeting failed, so
+// that ranks with different secrets all raise the error that names both.
 #pragma once
 
 #include <string>
@@ -20,13 +25,16 @@
 #include "gtopk/directory.hpp"
 #include "gtopk/key_value_store.hpp"
 #include "src/transport/base/clock.hpp"
+#include "src/transport/base/job_key.hpp"
 
 namespace gtopk::meeting {
 
 using Roll = std::vector<std::string>;  ///< cards, by rank
 
 /// Blocks until every rank is there. Throws the same Error on all ranks present: kBootstrap, or a
-/// rank's refusal; after `at_most`, an error that names the missing ranks.
-[[nodiscard]] Roll meet(KeyValueStore& store, const Presence& self, transport::Duration at_most);
+/// rank's refusal; after `at_most`, an error that names the missing ranks. key: null if the job has
+/// no secret.
+[[nodiscard]] Roll meet(KeyValueStore& store, const Presence& self, transport::Duration at_most,
+                        const transport::JobKey* key = nullptr);
 
 }  // namespace gtopk::meeting

@@ -21,9 +21,11 @@ constexpr std::chrono::seconds kGrace{3};
 
 }  // namespace
 
-Leader::Leader(KeyValueStore& store, const Presence& self, Duration at_most)
+Leader::Leader(KeyValueStore& store, const Presence& self, Duration at_most,
+               const transport::JobKey* key)
     : store_(store),
       self_(self),
+      key_(key),
       backoff_(at_most, kFirstLeaderSlice, kLongestLeaderSlice),
       nonce_(draw_nonce()),
       expected_(self.size) {
@@ -176,7 +178,7 @@ bool Leader::listen(Guest& guest, Duration at_most) {
   }
   guest.answered = true;
   backoff_.heard_something();
-  weigh(guest, decode_answer(key, *bytes));
+  weigh(guest, decode_answer(key, *bytes, key_));
   return true;
 }
 
@@ -190,11 +192,18 @@ void Leader::weigh(const Guest& guest, const Answer& answer) {
     entry->second = {guest.slot, answer};
   }
   const Presence& presence = answer.presence;
-  if (answer.version != kVersion) {
+  if (answer.version != kVersion && answer.version != kSealedVersion) {
     fail(Error(ErrorKind::kBootstrap,
                fmt::format("rank {} uses version {} of gtopk's meeting protocol, rank 0 uses {}: "
                            "install the same gtopk on every host",
                            rank, answer.version, kVersion)));
+    return;
+  }
+  if (answer.secret != Secret::kSame) {
+    fail(Error(ErrorKind::kBootstrap,
+               fmt::format("{}: set the same GTOPK_SECRET on all ranks",
+                           compare(fmt::format("rank {} ({})", rank, presence.process),
+                                   answer.secret, fmt::format("rank 0 ({})", self_.process)))));
     return;
   }
   if (presence.size != self_.size) {
@@ -226,7 +235,8 @@ void Leader::publish(const Table& table) {
   if (next_slot_ > 1) {
     store_.set(kFirst, encode(static_cast<Nonce>(next_slot_ - 1)));
   }
-  store_.set(table_key(nonce_), encode(table));
+  const std::string key = table_key(nonce_);
+  store_.set(key, encode(table, key, key_));
 }
 
 /// Removes what dead ranks left, and its own records. Living ranks remove their own keys.

@@ -15,7 +15,8 @@ namespace gtopk::meeting {
 
 class Leader {
  public:
-  Leader(KeyValueStore& store, const Presence& self, transport::Duration at_most);
+  Leader(KeyValueStore& store, const Presence& self, transport::Duration at_most,
+         const transport::JobKey* key);
   [[nodiscard]] Roll meet();
 
  private:
@@ -48,6 +49,7 @@ class Leader {
 
   KeyValueStore& store_;
   const Presence& self_;
+  const transport::JobKey* key_;
   Backoff backoff_;
   Nonce nonce_;
   std::int64_t next_slot_ = 1;

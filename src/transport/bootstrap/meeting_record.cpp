@@ -13,9 +13,17 @@ namespace {
 
 using bootstrap::put;
 using bootstrap::RecordReader;
+using transport::JobKey;
 
 RecordReader reader_of(std::string_view key, std::string_view bytes) {
   return {fmt::format("the store's '{}'", key), bytes};
+}
+
+Error not_of_this_job(std::string_view key) {
+  return {ErrorKind::kBootstrap,
+          fmt::format("the store's '{}' was not written by a rank 0 with this rank's secret: set "
+                      "the same GTOPK_SECRET on all ranks",
+                      key)};
 }
 
 }  // namespace
@@ -41,28 +49,62 @@ Arrival decode_arrival(std::string_view key, std::string_view bytes) {
   return arrival;
 }
 
-std::string encode(const Answer& answer) {
+std::string compare(std::string_view there, Secret secret, std::string_view here) {
+  switch (secret) {
+    case Secret::kSame:
+      return fmt::format("{} has the secret of {}", there, here);
+    case Secret::kOther:
+      return fmt::format("{} has another secret than {}", there, here);
+    case Secret::kOnlyThere:
+      return fmt::format("{} has a secret, but {} has none", there, here);
+    case Secret::kOnlyHere:
+      return fmt::format("{} has no secret, but {} has one", there, here);
+  }
+  return "unknown";
+}
+
+std::string encode(const Answer& answer, std::string_view key, const JobKey* job) {
   const Presence& presence = answer.presence;
+  std::string contents;
+  put(contents, presence.rank);
+  put(contents, presence.size);
+  put(contents, presence.card);
+  put(contents, presence.process);
+  put(contents, presence.refusal);
   std::string bytes;
-  put(bytes, answer.version);
+  put(bytes, job != nullptr ? kSealedVersion : answer.version);
   put(bytes, answer.nonce);
-  put(bytes, presence.rank);
-  put(bytes, presence.size);
-  put(bytes, presence.card);
+  if (job == nullptr) {
+    return bytes + contents;
+  }
   put(bytes, presence.process);
-  put(bytes, presence.refusal);
+  put(bytes, job->seal(key, contents));
   return bytes;
 }
 
-Answer decode_answer(std::string_view key, std::string_view bytes) {
+Answer decode_answer(std::string_view key, std::string_view bytes, const JobKey* job) {
   RecordReader reader = reader_of(key, bytes);
   Answer answer;
   answer.version = reader.number();
   answer.nonce = reader.number();
-  if (answer.version != kVersion) {
+  if (answer.version != kVersion && answer.version != kSealedVersion) {
     return answer;
   }
   Presence& presence = answer.presence;
+  std::optional<std::string> opened;
+  if (answer.version == kSealedVersion) {
+    presence.process = reader.field();
+    const std::string_view sealed = reader.field();
+    reader.expect_end();
+    opened = job != nullptr ? job->open(key, sealed) : std::nullopt;
+    if (!opened) {
+      answer.secret = job != nullptr ? Secret::kOther : Secret::kOnlyThere;
+      return answer;
+    }
+    reader = reader_of(key, *opened);
+  } else if (job != nullptr) {
+    answer.secret = Secret::kOnlyHere;
+  }
   presence.rank = reader.number32(transport::kMaxRanks - 1);
   presence.size = reader.number32(transport::kMaxRanks);
   presence.card = reader.field();
@@ -72,9 +114,10 @@ Answer decode_answer(std::string_view key, std::string_view bytes) {
   return answer;
 }
 
-std::string encode(const Table& table) {
+namespace {
+
+std::string contents_of(const Table& table) {
   std::string bytes;
-  put(bytes, kVersion);
   put(bytes, table.failure);
   put(bytes, table.roll.size());
   for (std::size_t rank = 0; rank < table.roll.size(); ++rank) {
@@ -84,10 +127,25 @@ std::string encode(const Table& table) {
   return bytes;
 }
 
-Table decode_table(std::string_view key, std::string_view bytes) {
+}  // namespace
+
+/// A failure is not sealed: it is also for ranks with another secret.
+std::string encode(const Table& table, std::string_view key, const JobKey* job) {
+  const bool sealed = job != nullptr && !table.failure;
+  std::string bytes;
+  put(bytes, sealed ? kSealedVersion : kVersion);
+  if (!sealed) {
+    return bytes + contents_of(table);
+  }
+  put(bytes, job->seal(key, contents_of(table)));
+  return bytes;
+}
+
+Table decode_table(std::string_view key, std::string_view bytes, const JobKey* job) {
   RecordReader reader = reader_of(key, bytes);
   Table table;
-  if (const std::uint64_t version = reader.number(); version != kVersion) {
+  const std::uint64_t version = reader.number();
+  if (version != kVersion && version != kSealedVersion) {
     table.failure =
         Error(ErrorKind::kBootstrap,
               fmt::format("rank 0 uses version {} of gtopk's meeting protocol, this rank uses "
@@ -95,7 +153,22 @@ Table decode_table(std::string_view key, std::string_view bytes) {
                           version, kVersion));
     return table;
   }
+  std::optional<std::string> opened;
+  if (version == kSealedVersion) {
+    const std::string_view sealed = reader.field();
+    reader.expect_end();
+    opened = job != nullptr ? job->open(key, sealed) : std::nullopt;
+    if (!opened) {
+      table.failure = not_of_this_job(key);
+      return table;
+    }
+    reader = reader_of(key, *opened);
+  }
   table.failure = reader.error();
+  if (job != nullptr && !opened && !table.failure) {
+    table.failure = not_of_this_job(key);
+    return table;
+  }
   const std::uint32_t size = reader.number32(transport::kMaxRanks);
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     table.nonces.push_back(reader.number());

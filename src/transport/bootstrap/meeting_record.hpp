@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/transport/base/job_key.hpp"
 #include "src/transport/bootstrap/meeting.hpp"
 
 namespace gtopk::meeting {
@@ -14,6 +15,8 @@ namespace gtopk::meeting {
 /// The protocol's version. The arrival and the first two fields of the answer are the same in every
 /// version, so that ranks of different versions can say so.
 inline constexpr std::uint64_t kVersion = 2;
+/// The same where answers and tables are sealed.
+inline constexpr std::uint64_t kSealedVersion = 3;
 
 using Nonce = std::uint64_t;
 [[nodiscard]] Nonce draw_nonce();
@@ -23,11 +26,17 @@ struct Arrival {
   Nonce nonce = 0;
 };
 
+/// How the secret of a record's writer compares with its reader's.
+enum class Secret : std::uint8_t { kSame, kOther, kOnlyThere, kOnlyHere };
+/// "rank 1 has another secret than rank 0", by their names.
+[[nodiscard]] std::string compare(std::string_view there, Secret secret, std::string_view here);
+
 /// A rank's answer to the leader that asked it.
 struct Answer {
   std::uint64_t version = kVersion;
   Nonce nonce = 0;  ///< the rank's own
   Presence presence;
+  Secret secret = Secret::kSame;
 };
 
 /// How a meeting ended.
@@ -38,15 +47,22 @@ struct Table {
 };
 
 [[nodiscard]] std::string encode(const Arrival& arrival);
-[[nodiscard]] std::string encode(const Answer& answer);
-[[nodiscard]] std::string encode(const Table& table);
 [[nodiscard]] std::string encode(Nonce nonce);
+// Sealed for the store's `key`, unless the job has no secret (`job` is null).
+[[nodiscard]] std::string encode(const Answer& answer, std::string_view key = {},
+                                 const transport::JobKey* job = nullptr);
+[[nodiscard]] std::string encode(const Table& table, std::string_view key = {},
+                                 const transport::JobKey* job = nullptr);
 
 // These throw Error{kBootstrap} naming `key` if the bytes are invalid.
 [[nodiscard]] Arrival decode_arrival(std::string_view key, std::string_view bytes);
-/// For an answer of another version, sets only `version` and `nonce`.
-[[nodiscard]] Answer decode_answer(std::string_view key, std::string_view bytes);
-[[nodiscard]] Table decode_table(std::string_view key, std::string_view bytes);
+/// For an answer of another version, sets only `version` and `nonce`; for one that was sealed with
+/// another secret, also the name of the process.
+[[nodiscard]] Answer decode_answer(std::string_view key, std::string_view bytes,
+                                   const transport::JobKey* job = nullptr);
+/// A table that no rank with this secret can have written has a failure that says so.
+[[nodiscard]] Table decode_table(std::string_view key, std::string_view bytes,
+                                 const transport::JobKey* job = nullptr);
 [[nodiscard]] Nonce decode_nonce(std::string_view key, std::string_view bytes);
 [[nodiscard]] std::int64_t decode_slot(std::string_view key, std::string_view bytes);
 
