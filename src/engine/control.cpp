@@ -1,6 +1,8 @@
 #include "src/engine/control.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <span>
 
 #include "src/transport/base/log.hpp"
 
@@ -35,7 +37,7 @@ void Control::listen(Slot& slot) {
   slot.request.connects = false;
   slot.request.prepare(&Control::received, &slot);
   const transport::Tag tag = transport::control_tag(transport_.peer(slot.peer).identity);
-  transport_.recv(slot.peer, tag, slot.wire, slot.request);
+  transport_.recv(slot.peer, tag, std::span(slot.wire).first(wire_bytes()), slot.request);
 }
 
 void Control::received(Request& request) {
@@ -62,7 +64,13 @@ void Control::send(PeerId peer, const Notice& notice, std::uint32_t connection) 
   free_senders_.pop_back();
   slot.control = this;
   slot.peer = peer;
-  encode(notice, slot.wire);
+  const std::span wire = std::span(slot.wire).first(wire_bytes());
+  const auto head = wire.first<Notice::kBytes>();
+  encode(notice, head);
+  if (key_) {
+    key_->prove(transport_.self().identity, transport_.peer(peer).identity, head,
+                wire.last<transport::JobKey::kProofBytes>());
+  }
   ++pending_;
   ++sending_;
   slot.is_hello = notice.kind == NoticeKind::kHello;
@@ -70,8 +78,43 @@ void Control::send(PeerId peer, const Notice& notice, std::uint32_t connection) 
   slot.request.urgent = !slot.is_hello;
   slot.request.connection = connection;
   slot.request.prepare(&Control::sent, &slot);
-  transport_.send(peer, transport::control_tag(transport_.self().identity), slot.wire,
-                  slot.request);
+  transport_.send(peer, transport::control_tag(transport_.self().identity), wire, slot.request);
+}
+
+/// In a job without a secret, a notice that is too long is one with a proof.
+bool Control::is_proved(const Slot& slot) const {
+  if (key_ == nullptr) {
+    return slot.request.status() == Status::kOk;
+  }
+  const std::span<const std::byte> wire(slot.wire);
+  return slot.request.status() == Status::kOk && slot.request.length() == wire.size() &&
+         key_->proves(transport_.peer(slot.peer).identity, transport_.self().identity,
+                      wire.first(Notice::kBytes), wire.subspan(Notice::kBytes));
+}
+
+void Control::refuse(PeerId peer) {
+  refused_.insert(peer);
+  if (std::has_single_bit(++refusals_)) {  // logged at 1, 2, 4 ...
+    transport::log().warn(
+        "dropped a notice in the name of pid {} on {}, whose sender has another secret "
+        "(GTOPK_SECRET) than this process, or only one of them has any ({} so far)",
+        transport_.peer(peer).process, transport_.peer(peer).host, refusals_);
+  }
+}
+
+std::optional<Notice> Control::read(const Slot& slot) {
+  if (!is_proved(slot)) {
+    refuse(slot.peer);
+    return std::nullopt;
+  }
+  const std::size_t length = std::min(slot.request.length(), Notice::kBytes);
+  std::optional<Notice> notice = decode(std::span(slot.wire).first(length));
+  if (!notice) {
+    transport::log().error("received an unreadable notice of {} bytes from pid {} on {}",
+                           slot.request.length(), transport_.peer(slot.peer).process,
+                           transport_.peer(slot.peer).host);
+  }
+  return notice;
 }
 
 std::vector<std::pair<PeerId, Notice>> Control::take() {
@@ -81,17 +124,13 @@ std::vector<std::pair<PeerId, Notice>> Control::take() {
   for (std::size_t next = 0; next < arrived_.size(); ++next) {
     Slot* const slot = arrived_[next];
     const Status status = slot->request.status();
-    if (status == Status::kOk) {
-      if (auto notice = decode({slot->wire.data(), slot->request.length()})) {
+    const bool came = status == Status::kOk || status == Status::kTruncated;
+    if (came) {
+      if (auto notice = read(*slot)) {
         notices.emplace_back(slot->peer, std::move(*notice));
-      } else {
-        transport::log().error("received an unreadable notice of {} bytes from pid {} on {}",
-                               slot->request.length(), transport_.peer(slot->peer).process,
-                               transport_.peer(slot->peer).host);
       }
     }
-    const bool again = !stopped_ && (status == Status::kOk || status == Status::kTruncated);
-    if (again) {
+    if (came && !stopped_) {
       listen(*slot);
     } else {
       slot->ended = true;

@@ -1,15 +1,21 @@
 // Engine: the channel on which engines send each other notices. One receive per known peer is
-// always posted.
+// always posted. In a job with a secret every notice, and a hello comes first, ends with a proof
+// that its sender knows the secret; others are dropped.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "src/engine/notice.hpp"
+#include "src/transport/base/job_key.hpp"
 #include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
@@ -20,8 +26,10 @@ class Control {
   /// object.
   using HelloLost = std::function<void(transport::PeerId)>;
 
-  Control(transport::Transport& transport, HelloLost hello_lost)
-      : transport_(transport), hello_lost_(std::move(hello_lost)) {}
+  /// key: null if the job has no secret.
+  Control(transport::Transport& transport, std::shared_ptr<const transport::JobKey> key,
+          HelloLost hello_lost)
+      : transport_(transport), key_(std::move(key)), hello_lost_(std::move(hello_lost)) {}
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
   Control(Control&&) = delete;
@@ -31,6 +39,10 @@ class Control {
   /// Listens to a peer from now on. Idempotent.
   void watch(transport::PeerId peer);
   void send(transport::PeerId peer, const Notice& notice, std::uint32_t connection = 0);
+  /// Whether notices must prove the job's secret.
+  [[nodiscard]] bool wants_proof() const { return key_ != nullptr; }
+  /// Whether a notice in the peer's name was dropped as its sender's secret is not this process's.
+  [[nodiscard]] bool has_refused(transport::PeerId peer) const { return refused_.contains(peer); }
   /// Returns what has arrived since the last call, and listens again.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take();
   /// Cancels the receives. The transport must progress until quiet().
@@ -50,16 +62,25 @@ class Control {
     transport::PeerId peer = 0;
     bool ended = false;
     bool is_hello = false;
-    Notice::Wire wire{};
+    std::array<std::byte, Notice::kBytes + transport::JobKey::kProofBytes> wire{};
     transport::Request request;
   };
 
+  [[nodiscard]] std::size_t wire_bytes() const {
+    return Notice::kBytes + (wants_proof() ? transport::JobKey::kProofBytes : 0);
+  }
   void listen(Slot& slot);
+  [[nodiscard]] std::optional<Notice> read(const Slot& slot);
+  [[nodiscard]] bool is_proved(const Slot& slot) const;
+  void refuse(transport::PeerId peer);
   static void received(transport::Request& request);
   static void sent(transport::Request& request);
 
   transport::Transport& transport_;
+  std::shared_ptr<const transport::JobKey> key_;
   HelloLost hello_lost_;
+  std::set<transport::PeerId> refused_;
+  std::uint64_t refusals_ = 0;
   std::deque<Slot> listeners_;
   std::deque<Slot> senders_;
   std::vector<Slot*> free_senders_;

@@ -13,12 +13,12 @@ namespace gtopk::engine {
 using transport::PeerId;
 
 Engine::Engine(transport::Transport& transport, const transport::Clock& clock, Executor& executor,
-               Lookups* lookups)
+               Lookups* lookups, std::shared_ptr<const transport::JobKey> key)
     : transport_(transport),
       clock_(clock),
       executor_(executor),
       stale_(transport),
-      membership_(transport, clock),
+      membership_(transport, clock, std::move(key)),
       failure_acks_(transport, clock, membership_),
       flow_control_(membership_),
       strangers_(transport, groups_, membership_),
@@ -315,7 +315,8 @@ void Engine::give_up_pending() {
 bool Engine::in_doubt(const transport::Request& request) const {
   switch (request.status()) {
     case transport::Status::kOk:
-      return !request.is_receive && membership_.in_doubt(request.peer);
+      return (!request.is_receive || membership_.wants_proof()) &&
+             membership_.in_doubt(request.peer);
     case transport::Status::kPeerFailed:
       return membership_.in_doubt(request.peer) && transport_.why_unreachable(request.peer).empty();
     case transport::Status::kInProgress:

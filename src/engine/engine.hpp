@@ -42,9 +42,10 @@ class Engine final : public transport::AddressBook {
   static constexpr transport::Duration kProbeGrace = Probes::kProbeGrace;
   static constexpr transport::Duration kLingerBound = Probes::kLingerBound;
 
-  /// `lookups` may be null if the transport never asks for addresses.
+  /// `lookups` may be null if the transport never asks for addresses, `key` if the job has no
+  /// secret.
   Engine(transport::Transport& transport, const transport::Clock& clock, Executor& executor,
-         Lookups* lookups = nullptr);
+         Lookups* lookups = nullptr, std::shared_ptr<const transport::JobKey> key = nullptr);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   Engine(Engine&&) = delete;
@@ -154,7 +155,8 @@ class Engine final : public transport::AddressBook {
   /// See Membership.
   void contact(transport::PeerId peer) { membership_.contact(peer); }
   /// Whether the request has been sent, or its endpoint has ended, and it is not known yet whether
-  /// the peer is alive, has left or has died.
+  /// the peer is alive, has left or has died. In a job with a secret also whether a message was
+  /// received from a peer that has not proved that it knows the secret.
   [[nodiscard]] bool in_doubt(const transport::Request& request) const;
   /// Checks for a message from any sender in every step, in call order.
   void watch(AnySender& sender) {

@@ -43,13 +43,14 @@ constexpr Duration kLeastFarewell = std::chrono::milliseconds(100);
 
 }  // namespace
 
-EngineThread::EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make) {
+EngineThread::EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make,
+                           std::shared_ptr<const transport::JobKey> key) {
   std::promise<void> made;
   std::future<void> ready = made.get_future();
-  thread_ = transport::start_thread("gtopk-engine", [this, &make, &made] {
+  thread_ = transport::start_thread("gtopk-engine", [this, &make, &key, &made] {
     try {
       transport_ = make();
-      engine_ = std::make_unique<Engine>(*transport_, clock_, compute_, &lookups_);
+      engine_ = std::make_unique<Engine>(*transport_, clock_, compute_, &lookups_, std::move(key));
       engine_->flow_control().set_window(send_window_of_environment());
       address_ = transport_->address();
       card_ = transport_->card();

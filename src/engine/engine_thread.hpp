@@ -21,7 +21,9 @@ namespace gtopk::engine {
 class EngineThread {
  public:
   /// Calls `make` on the engine thread, the only one to use the transport. Rethrows its exceptions.
-  explicit EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make);
+  /// key: null if the job has no secret.
+  explicit EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make,
+                        std::shared_ptr<const transport::JobKey> key = nullptr);
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
   EngineThread(EngineThread&&) = delete;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,10 +21,12 @@ namespace gtopk::engine {
 
 class Membership {
  public:
-  Membership(transport::Transport& transport, const transport::Clock& clock)
+  /// key: null if the job has no secret.
+  Membership(transport::Transport& transport, const transport::Clock& clock,
+             std::shared_ptr<const transport::JobKey> key)
       : transport_(transport),
         clock_(clock),
-        control_(transport, [this](transport::PeerId peer) { hello_lost(peer); }) {}
+        control_(transport, std::move(key), [this](transport::PeerId peer) { hello_lost(peer); }) {}
 
   /// Listens to every other member of the group.
   void watch(const Group& group);
@@ -48,6 +51,11 @@ class Membership {
   }
   /// Answers a peer's hello with a hello, or with a goodbye if this process is leaving.
   void answer_hello(transport::PeerId peer);
+  /// See Control.
+  [[nodiscard]] bool wants_proof() const { return control_.wants_proof(); }
+  [[nodiscard]] bool has_refused(transport::PeerId peer) const {
+    return control_.has_refused(peer);
+  }
   /// Whether the peer has neither answered nor left, so that it may have ended.
   [[nodiscard]] bool in_doubt(transport::PeerId peer) const { return !standings_[peer].settled; }
   /// The peer is no longer in doubt: it has answered, and so will say goodbye to this process, or

@@ -27,7 +27,7 @@ using Rest = std::array<std::uint64_t, 2>;
 
 }  // namespace
 
-void encode(const Notice& notice, Notice::Wire& wire) {
+void encode(const Notice& notice, std::span<std::byte, Notice::kBytes> wire) {
   const std::size_t length = std::min(notice.text.size(), Notice::kMaxText);
   const Head head{kMagic,
                   static_cast<std::uint8_t>(notice.kind),
@@ -37,7 +37,7 @@ void encode(const Notice& notice, Notice::Wire& wire) {
                   notice.answer_group,
                   notice.sequence,
                   0};
-  wire.fill(std::byte{0});
+  std::ranges::fill(wire, std::byte{0});
   std::memcpy(wire.data(), &head, sizeof head);
   std::memcpy(wire.data() + sizeof head, notice.text.data(), length);
 }

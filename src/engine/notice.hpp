@@ -64,7 +64,7 @@ struct Withdrawal {
   [[nodiscard]] static Withdrawal of(const Notice& notice);
 };
 
-void encode(const Notice& notice, Notice::Wire& wire);
+void encode(const Notice& notice, std::span<std::byte, Notice::kBytes> wire);
 /// Returns nullopt if the bytes are not a valid notice.
 [[nodiscard]] std::optional<Notice> decode(std::span<const std::byte> wire);
 

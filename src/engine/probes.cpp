@@ -195,9 +195,12 @@ void Probes::conclude(Operation& operation) {
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     if (!operation.answered[rank]) {
       const PeerId peer = group.peer(rank);
-      const std::string unreachable = transport_.awaits_address(peer)
-                                          ? "its address is still being looked up"
-                                          : transport_.why_unreachable(peer);
+      const std::string unreachable =
+          transport_.awaits_address(peer) ? "its address is still being looked up"
+          : membership_.has_refused(peer)
+              ? "its notices prove another secret than this rank's, or only one of the two has "
+                "any: set the same GTOPK_SECRET on all ranks"
+              : transport_.why_unreachable(peer);
       silent.push_back(unreachable.empty()
                            ? group.member(rank)
                            : fmt::format("{} ({})", group.member(rank), unreachable));

@@ -41,7 +41,8 @@ transport::inproc::FabricOptions uneven_network(std::uint64_t seed) {
   return network(seed, std::chrono::microseconds(seed % 3 * 100));
 }
 
-InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options, std::vector<std::string> hosts)
+InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options, std::vector<std::string> hosts,
+                         const std::vector<std::string>& secrets)
     : fabric_(std::make_unique<transport::inproc::Fabric>(ranks, options)),
       hosts_(hosts.empty() ? usual_hosts(ranks) : std::move(hosts)) {
   transport::log().set_level(transport::LogLevel::kOff);
@@ -52,8 +53,9 @@ InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options, std::vector
         engine::PeerRecord{.address = addresses_.back(), .left = false, .last_words = {}});
     seats_[rank].lookups =
         std::make_unique<engine::Lookups>(std::make_unique<engine::InlineExecutor>());
-    seats_[rank].engine = std::make_unique<Engine>(fabric_->port(rank), fabric_->clock(), executor_,
-                                                   seats_[rank].lookups.get());
+    seats_[rank].engine = std::make_unique<Engine>(
+        fabric_->port(rank), fabric_->clock(), executor_, seats_[rank].lookups.get(),
+        transport::JobKey::of(secrets.empty() ? "" : secrets.at(rank)));
     for (std::uint32_t skipped = 0; skipped < rank; ++skipped) {
       engine(rank).release_group_id(engine(rank).reserve_group_id());
     }

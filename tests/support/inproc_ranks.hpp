@@ -39,9 +39,10 @@ class InprocRanks {
   static constexpr transport::Duration kTimeout = std::chrono::seconds(30);
   static constexpr std::uint64_t kStepBound = 2'000'000;
 
-  /// hosts: host names by rank; if empty, usual_hosts().
+  /// hosts: host names by rank; if empty, usual_hosts(). secrets: by rank; if empty, none has one.
   explicit InprocRanks(std::uint32_t ranks, FabricOptions options = {},
-                       std::vector<std::string> hosts = {});
+                       std::vector<std::string> hosts = {},
+                       const std::vector<std::string>& secrets = {});
   InprocRanks(const InprocRanks&) = delete;
   InprocRanks& operator=(const InprocRanks&) = delete;
   InprocRanks(InprocRanks&&) = delete;
