@@ -38,7 +38,7 @@ class FlightRecording;
 class Process {
  public:
   /// Throws Error{kTransport}, or Error{kInvalidArgument} if a GTOPK_ environment variable is
-  /// invalid.
+  /// invalid, or Error{kBootstrap} if that is the job's secret, which it reads (job_secret()).
   [[nodiscard]] static std::shared_ptr<Process> start();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

@@ -55,9 +55,11 @@ struct LaunchEnvironment {
 [[nodiscard]] std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
                                                              std::chrono::nanoseconds at_most);
 
-/// Whether GTOPK_SECRET or GTOPK_SECRET_FILE gives the job a secret. It protects only the store of
-/// join_rendezvous(). Throws Error{kBootstrap} for an invalid one.
-[[nodiscard]] bool has_job_secret();
+/// The job's secret: GTOPK_SECRET, or the contents of GTOPK_SECRET_FILE, or the one that rank 0
+/// drew for find_service(); empty if there is none. Ranks prove it to one another in every notice,
+/// their hello first. Give it to directory_over() if ranks meet in a store that others can reach.
+/// Throws Error{kBootstrap} for an invalid one.
+[[nodiscard]] std::string job_secret();
 
 /// The job's directory over that store. With PMIx, the processes' addresses are in PMIx itself, and
 /// fetched one by one when needed.
@@ -72,7 +74,8 @@ struct ServiceAddress {
 
 /// Finds a service of the caller's on rank 0, such as torch's store, in a job started by PMIx. Rank
 /// 0 passes the service's port, which must not change during the job; the others pass 0 and get
-/// that port with an address of rank 0 that they can reach. Throws Error{kBootstrap}.
+/// that port with an address of rank 0 that they can reach. All get a secret that rank 0 draws: see
+/// job_secret(). Throws Error{kBootstrap}.
 [[nodiscard]] ServiceAddress find_service(std::uint16_t port, std::chrono::nanoseconds at_most);
 
 }  // namespace gtopk

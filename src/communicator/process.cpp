@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 
 #include "gtopk/communicator.hpp"
+#include "gtopk/launch.hpp"
 #include "src/communicator/flight_recording.hpp"
 #include "src/engine/engine_thread.hpp"
+#include "src/transport/base/job_key.hpp"
 #include "src/transport/base/log.hpp"
 #include "src/transport/base/shortage.hpp"
 #include "src/transport/topology/placement.hpp"
@@ -21,15 +23,17 @@ Process::Process() : started_by_(getpid()) {
   transport::raise_open_file_limit();
   const topology::Placement placement = topology::placement_here();
   placement_ = placement.text;
-  thread_ = std::make_unique<engine::EngineThread>([&placement] {
-    topology::bind_this_thread(placement);
-    transport::UcxOptions options;
-    if (!placement.devices.empty()) {
-      transport::log().info("UCX_NET_DEVICES={}: {}", placement.devices, placement.why_devices);
-      options.settings.emplace_back("NET_DEVICES", placement.devices);
-    }
-    return transport::make_ucx_transport(options);
-  });
+  thread_ = std::make_unique<engine::EngineThread>(
+      [&placement] {
+        topology::bind_this_thread(placement);
+        transport::UcxOptions options;
+        if (!placement.devices.empty()) {
+          transport::log().info("UCX_NET_DEVICES={}: {}", placement.devices, placement.why_devices);
+          options.settings.emplace_back("NET_DEVICES", placement.devices);
+        }
+        return transport::make_ucx_transport(options);
+      },
+      transport::JobKey::of(job_secret()));
   flight_ = std::make_unique<FlightRecording>(flight_settings(), *thread_);
 }
 

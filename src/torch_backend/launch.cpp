@@ -1,6 +1,5 @@
-// Torch backend: what Python asks of the launcher and the environment, as operators
-// torch.ops.gtopk.*. The Python side is gtopk/core/launch.py and, for the secret,
-// gtopk/core/_native.py.
+// Torch backend: what Python asks of the launcher, as operators torch.ops.gtopk.*. The Python side
+// is gtopk/core/launch.py.
 #include "gtopk/launch.hpp"
 
 #include <chrono>
@@ -51,16 +50,7 @@ std::tuple<std::string, std::int64_t> find_torch_store(std::int64_t port, std::i
   }
 }
 
-bool has_secret() {
-  try {
-    return has_job_secret();
-  } catch (const Error& error) {
-    rethrow_for_python(error);
-  }
-}
-
 TORCH_LIBRARY_FRAGMENT(gtopk, library) {
-  library.def("has_job_secret() -> bool", &has_secret);
   library.def("launcher_place() -> (int, int, int?, int?, str, int)", &launcher_place);
   library.def("find_torch_store(int port, int timeout_ms) -> (str, int)", &find_torch_store);
 }

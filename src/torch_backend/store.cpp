@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "gtopk/launch.hpp"
 #include "src/torch_backend/signals.hpp"
 
 namespace gtopk::torch_backend {
@@ -125,7 +126,8 @@ std::shared_ptr<Directory> directory_of(const c10::intrusive_ptr<c10d::Store>& g
   if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(group_store.get())) {
     job_store = prefixed->getUnderlyingNonPrefixStore();
   }
-  return directory_over(std::make_shared<TorchStore>(group_store), for_lookups(job_store));
+  return directory_over(std::make_shared<TorchStore>(group_store), for_lookups(job_store),
+                        job_secret());
 }
 
 }  // namespace gtopk::torch_backend

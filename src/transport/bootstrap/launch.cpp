@@ -29,7 +29,10 @@ std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environm
   return bootstrap::serve_at(server.port, at_most, secret);
 }
 
-bool has_job_secret() { return !bootstrap::job_secret().empty(); }
+std::string job_secret() {
+  std::string given = bootstrap::job_secret();
+  return given.empty() ? bootstrap::drawn_secret() : given;
+}
 
 std::shared_ptr<Directory> join_job(const LaunchEnvironment& environment,
                                     std::chrono::nanoseconds at_most) {

@@ -110,6 +110,27 @@ class JobServer {
   std::unique_ptr<RendezvousServer> server_;
 };
 
+/// What drawn_secret() returns in this process.
+class DrawnSecret {
+ public:
+  [[nodiscard]] static DrawnSecret& of_this_process() {
+    static DrawnSecret drawn;
+    return drawn;
+  }
+  void set(const std::string& secret) {
+    const std::scoped_lock lock(mutex_);
+    secret_ = secret;
+  }
+  [[nodiscard]] std::string get() {
+    const std::scoped_lock lock(mutex_);
+    return secret_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string secret_;
+};
+
 class PmixDirectory final : public Directory {
  public:
   PmixDirectory(PmixClient& pmix, std::unique_ptr<KeyValueStore> store)
@@ -186,12 +207,9 @@ class PmixDirectory final : public Directory {
   std::map<std::string, std::uint32_t, std::less<>> ranks_;  ///< in the job, by published name
 };
 
-}  // namespace
-
-std::unique_ptr<TcpStore> join_rendezvous(PmixClient& pmix, transport::Duration at_most) {
+Rendezvous rendezvous_of(PmixClient& pmix, transport::Duration at_most) {
   if (pmix.rank() == 0) {
-    Rendezvous own = JobServer::start(pmix, at_most);
-    return std::make_unique<TcpStore>(std::move(own.ways), at_most, std::move(own.secret));
+    return JobServer::start(pmix, at_most);
   }
   const auto bytes = pmix.find(0, kRendezvous, at_most);
   if (!bytes) {
@@ -203,11 +221,23 @@ std::unique_ptr<TcpStore> join_rendezvous(PmixClient& pmix, transport::Duration 
   Rendezvous found = decode(*bytes);
   transport::log().info("launch: the rendezvous of rank 0 is at {}, by PMIx",
                         to_string(found.ways));
+  return found;
+}
+
+}  // namespace
+
+std::unique_ptr<TcpStore> join_rendezvous(PmixClient& pmix, transport::Duration at_most) {
+  Rendezvous found = rendezvous_of(pmix, at_most);
   return std::make_unique<TcpStore>(std::move(found.ways), at_most, std::move(found.secret));
 }
 
+std::string drawn_secret() { return DrawnSecret::of_this_process().get(); }
+
 Endpoint find_service(PmixClient& pmix, std::uint16_t port, transport::Duration at_most) {
-  const auto store = join_rendezvous(pmix, at_most);
+  Rendezvous found = rendezvous_of(pmix, at_most);
+  DrawnSecret::of_this_process().set(found.secret);
+  const auto store =
+      std::make_unique<TcpStore>(std::move(found.ways), at_most, std::move(found.secret));
   if (pmix.rank() == 0) {
     store->set(kService, std::to_string(port));
     return {.host = "localhost", .port = port};

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "gtopk/directory.hpp"
 #include "gtopk/key_value_store.hpp"
@@ -24,6 +25,10 @@ namespace gtopk::bootstrap {
 /// can reach. Throws Error{kBootstrap}.
 [[nodiscard]] Endpoint find_service(PmixClient& pmix, std::uint16_t port,
                                     transport::Duration at_most);
+
+/// The secret that rank 0 drew for the job, if this process has found a service; otherwise empty,
+/// as other ranks may not know it either.
+[[nodiscard]] std::string drawn_secret();
 
 /// Groups meet in `store`; addresses are put into PMIx and fetched one by one.
 [[nodiscard]] std::shared_ptr<Directory> directory_over(PmixClient& pmix,

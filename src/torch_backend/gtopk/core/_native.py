@@ -11,7 +11,6 @@ import multiprocessing.util
 import os
 import re
 import sys
-import warnings
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _leaves: int | None = None  # the process that called leave_at_exit()
-
-_warned = False  # whether the user was warned about an unused secret
 
 
 @functools.cache
@@ -128,7 +125,6 @@ def create_backend(
     import torch
 
     native = load()
-    _check_secret(native, rank, size)
     leave_at_exit()
     # Operators can neither take nor return a Backend, so a group carries it.
     carrier = _carrier(store, rank, size)
@@ -175,19 +171,6 @@ def _uncaught_error() -> str:
     """Return the exception that ends this process, if any; Python has already printed it."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # up to Python 3.11
     return "" if error is None else f"{type(error).__name__}: {error}"
-
-
-def _check_secret(native: Any, rank: int, size: int) -> None:
-    """Warn, once and on the first rank, that a secret does not protect torch's store."""
-    global _warned
-    if native.has_job_secret() and size > 1 and rank == 0 and not _warned:
-        _warned = True
-        warnings.warn(
-            "gtopk: GTOPK_SECRET and GTOPK_SECRET_FILE do not protect torch's store, in which the "
-            "ranks of torch.distributed meet: anyone who can reach its port can read and write it. "
-            "They protect the store of programs that do not use torch",
-            stacklevel=2,
-        )
 
 
 def _carrier(store: Store, rank: int, size: int) -> ProcessGroup:
