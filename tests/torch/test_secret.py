@@ -115,29 +115,31 @@ def check_a_replaced_address(me: Rank, path: str) -> None:
         dist.destroy_process_group()
 
 
-def test_an_address_that_a_stranger_has_replaced_is_refused(tmp_path: pathlib.Path) -> None:
-    with RankSet(2, joins=False) as ranks:
-        ranks.run(check_a_replaced_address, str(tmp_path / "store"))
+def test_an_address_that_a_stranger_has_replaced_is_refused(two_apart: RankSet, tmp_path) -> None:
+    two_apart.run(check_a_replaced_address, str(tmp_path / "store"))
 
 
-def listening() -> list[int]:
-    """The ports at which this process accepts connections."""
+def listening() -> list[tuple[str, int]]:
+    """Where this process accepts connections."""
     own = descriptors()
     rows = [line.split() for line in pathlib.Path("/proc/self/net/tcp").read_text().splitlines()]
-    mine = [row for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
-    return [int(row[1].rpartition(":")[2], 16) for row in mine]
+    mine = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
+    return [
+        (socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16))
+        for host, port in (address.split(":") for address in mine)
+    ]
 
 
 def check_connections_of_a_stranger(me: Rank, path: str) -> None:
     with environment(GTOPK_SECRET=SECRET, UCX_TLS="tcp,self"):
         join_over_file(me, pathlib.Path(path))
-        ports = listening()
-        assert ports
+        places = listening()
+        assert places
         strangers = []
         # Before the ranks first talk to each other, and later.
         for sent in (b"", bytes(4096), b"GTUX" * 10_000):
-            for port in ports:
-                strangers.append(socket.create_connection(("127.0.0.1", port), 10))
+            for place in places:
+                strangers.append(socket.create_connection(place, 10))
                 strangers[-1].sendall(sent)
             expect_sum(me)
         dist.destroy_process_group()
