@@ -53,8 +53,9 @@ class Membership {
   void answer_hello(transport::PeerId peer);
   /// See Control.
   [[nodiscard]] bool wants_proof() const { return control_.wants_proof(); }
+  /// The same for a peer that has not answered: of one that has, a stranger's notice says nothing.
   [[nodiscard]] bool has_refused(transport::PeerId peer) const {
-    return control_.has_refused(peer);
+    return in_doubt(peer) && control_.has_refused(peer);
   }
   /// Whether the peer has neither answered nor left, so that it may have ended.
   [[nodiscard]] bool in_doubt(transport::PeerId peer) const { return !standings_[peer].settled; }

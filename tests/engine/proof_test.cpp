@@ -170,5 +170,27 @@ TEST(Proof, ThatNeverComes_keepsAMessageFromBeingAccepted) {
   }
 }
 
+TEST(Proof, ThatCame_isNotDoubtedForWhatAStrangerForgesLater) {
+  InprocRanks ranks(3, wholly_eager(), {}, {kSecret, kSecret, kSecret});
+  ASSERT_EQ(support::group_works(ranks), "");
+  Impostor stranger(ranks, 2);
+  stranger.send({NoticeKind::kGoodbye, ErrorKind::kTransport, 0, 0, "forged", 0}, kOther);
+  ranks.settle();
+  ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
+    transport::inproc::Fault fault;
+    fault.drop = sent.source == 1 && transport::kind_of(sent.tag) == TagKind::kControl;
+    return fault;
+  });
+  reference::Bytes room(8);
+  engine::OperationSpec receive(gtopk::recv(room, 1, 7));
+  receive.timeout = kSoon;
+  const SharedEnding received = ranks.submit(0, std::move(receive));
+  ranks.run_all();
+  ASSERT_FALSE(received->good());
+  const std::string text = received->text();
+  EXPECT_NE(text.find("rank 1 (host node1, pid 1001) does not answer"), std::string::npos) << text;
+  EXPECT_EQ(text.find("GTOPK_SECRET"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace gtopk
