@@ -77,7 +77,7 @@ def check_what_links_call_after_the_next_comes_in_the_reverse_order(me: Rank) ->
 
 def check_a_link_waits_for_what_an_earlier_one_has_called(me: Rank) -> None:
     """Which then comes before what links between the two have called."""
-    if is_last(me, "earlier", [1, 11, 12, 13, 21, 22, 2]):
+    if is_last(me, "earlier", [1, 11, 12, 13, 21, 22, 2], held=[11, 12]):
         works_on(me)
         return
     works: dict[int, dist.Work] = {}
@@ -89,10 +89,12 @@ def check_a_link_waits_for_what_an_earlier_one_has_called(me: Rank) -> None:
 
     def first(_: object) -> None:
         reduced(11).get_future().add_done_callback(second)
+        attached(me, "earlier-11")
         call(21)
 
     def second(_: object) -> None:
         reduced(12).get_future().add_done_callback(third)
+        attached(me, "earlier-12")
         call(22)
 
     def third(_: object) -> None:
@@ -109,7 +111,7 @@ def check_a_link_waits_for_what_an_earlier_one_has_called(me: Rank) -> None:
 
 def check_what_a_link_waits_for_passes_what_earlier_ones_have_called(me: Rank) -> None:
     """Whether these have returned, as on rank 0, or have not even called it."""
-    if is_last(me, "passes", [1, 11, 12, 2, 21]):
+    if is_last(me, "passes", [1, 11, 12, 2, 21], held=[11]):
         works_on(me)
         return
     later: list[dist.Work] = []
@@ -117,6 +119,7 @@ def check_what_a_link_waits_for_passes_what_earlier_ones_have_called(me: Rank) -
 
     def first(_: object) -> None:
         reduced(11).get_future().add_done_callback(second)
+        attached(me, "passes-11")
         if me.rank != 0:
             wait(passed)
         reduced(21)

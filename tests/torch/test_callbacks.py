@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -36,15 +36,27 @@ def wait(event: threading.Event) -> None:
 #
 # The last rank calls, one by one, what is expected of all. It begins when the others say that they
 # have attached their callbacks: no future of theirs is complete by then, unless they wait for it.
+# A collective in `held` waits for that, too: torch runs a callback of a complete future at once.
 
 
 def is_last(
-    me: Rank, name: str, expected: list[int], group: dist.ProcessGroup | None = None
+    me: Rank,
+    name: str,
+    expected: list[int],
+    group: dist.ProcessGroup | None = None,
+    *,
+    held: Sequence[int] = (),
 ) -> bool:
     if me.rank < me.size - 1:
         return False
-    me.store.wait([f"attached/{name}/{rank}" for rank in range(me.size - 1)])
+
+    def others_have_attached(to: str) -> None:
+        me.store.wait([f"attached/{to}/{rank}" for rank in range(me.size - 1)])
+
+    others_have_attached(name)
     for size in expected:
+        if size in held:
+            others_have_attached(f"{name}-{size}")
         assert reduced(size, group).get_future().wait()[0].sum().item() == size * me.size
     return True
 
