@@ -142,6 +142,24 @@ inline constexpr std::size_t kShortAllGather = 65536;
 [[nodiscard]] Collective plan(std::uint64_t d, DataType dtype, const SparseOptions& options,
                               PlanReport& report, bool anew = false);
 
+/// Throws Error{kInvalidArgument} for options that are invalid whatever the tensor and the group,
+/// or that would change nothing.
+void check_options(const SparseOptions& options);
+
+/// What is known of a call from its options alone.
+struct CallTraits {
+  bool selects = false;              ///< each rank selects its own entries
+  bool delivers_all = false;         ///< all d elements, in order: neither k nor density applies
+  bool delivers_selections = false;  ///< all that ranks select, but for what rounding loses
+  bool whole_sums = false;           ///< of selections, so that their contributors can be counted
+  bool empties_residual = false;     ///< nothing is left for the next step
+  bool adds_elements = false;        ///< of one acc to one another: finite ones may overflow
+  bool rounds = false;               ///< the wire rounds values
+  bool per_block = false;            ///< the selector takes a density for each block
+};
+/// Throws Error{kInvalidArgument} for invalid options, and for the algorithm `auto`.
+[[nodiscard]] CallTraits traits_of(const SparseOptions& options);
+
 /// The most entries that a sparse all-reduce of d elements over `ranks` ranks can deliver: the
 /// capacity that Delivered needs.
 [[nodiscard]] std::uint64_t most_delivered(std::uint64_t d, const SparseOptions& options,

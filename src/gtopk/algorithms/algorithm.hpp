@@ -22,6 +22,9 @@
 
 namespace gtopk::sparse {
 
+/// Stands for the algorithm that is cheapest when the call runs; no row of the registry.
+inline constexpr std::string_view kAuto = "auto";
+
 /// One rank's call. Pointers must stay valid until the operation is destroyed.
 struct SparseCall {
   /// d elements of dtype, in one piece or several: the gradient, then the result (zeros off it).
@@ -69,6 +72,8 @@ struct AlgorithmRow {
   Walk walk = nullptr;
   /// Draws from options.seed, on which ranks then agree.
   bool draws = false;
+  /// Adds elements of one acc to one another.
+  bool adds_elements = false;
   /// Set if there is no walk: no rank selects its own entries.
   Whole whole = nullptr;
   /// Replaces `whole` on a wire that codes blocks of values; null: no wire applies.

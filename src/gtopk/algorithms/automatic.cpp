@@ -203,6 +203,23 @@ Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
 
 namespace gtopk {
 
+void check_options(const SparseOptions& options) {
+  sparse::SparseCall call;
+  call.d = 1;
+  call.options = options;
+  if (options.algorithm == sparse::kAuto) {
+    static_cast<void>(sparse::candidates(call));
+  } else {
+    static_cast<void>(sparse::plan(call));
+  }
+  const bool per_block = sparse::selector_registry().find(options.selector).per_block;
+  if (!per_block && options.block != SparseOptions().block) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("block = {} needs select '{}', seen '{}'", options.block,
+                            sparse::kBlock.name, options.selector));
+  }
+}
+
 std::optional<AutoCapacity> auto_room(std::uint64_t d, DataType dtype, const SparseOptions& options,
                                       std::uint32_t ranks) {
   if (options.algorithm != sparse::kAuto) {

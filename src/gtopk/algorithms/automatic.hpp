@@ -13,8 +13,6 @@
 
 namespace gtopk::sparse {
 
-inline constexpr std::string_view kAuto = "auto";
-
 /// The call with each algorithm that has a cost function and satisfies options.semantics, in
 /// registry order; at least one. Throws Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::vector<Plan> candidates(const SparseCall& call);

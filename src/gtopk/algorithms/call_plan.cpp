@@ -125,7 +125,8 @@ std::uint64_t entries_wanted(const SparseCall& call, const Plan& plan) {
     if (call.d == 0) {
       return 0;
     }
-    throw Error(ErrorKind::kInvalidArgument, "sparse_all_reduce needs k >= 1, seen 0");
+    throw Error(ErrorKind::kInvalidArgument,
+                "sparse_all_reduce needs k >= 1 or a density in (0, 1], seen neither");
   }
   if (!(options.density > 0 && options.density <= 1)) {
     throw Error(
@@ -141,6 +142,11 @@ std::uint64_t entries_wanted(const SparseCall& call, const Plan& plan) {
 Plan plan(const SparseCall& call) {
   check(call);
   const SparseOptions& options = call.options;
+  if (options.algorithm == kAuto) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "algorithm 'auto' is chosen when a call runs, and nothing is known of it before: "
+                "name an algorithm, such as the one that plan() chooses");
+  }
   Plan plan;
   plan.algorithm = &algorithm_registry().find(options.algorithm);
   plan.selector = &selector_registry().find(options.selector);
@@ -250,6 +256,22 @@ std::string_view to_string(Semantics semantics) {
       return "any";
   }
   return "unknown";
+}
+
+CallTraits traits_of(const SparseOptions& options) {
+  sparse::SparseCall call;
+  call.d = 1;
+  call.options = options;
+  const sparse::Plan plan = sparse::plan(call);
+  const sparse::AlgorithmRow& algorithm = *plan.algorithm;
+  return {.selects = algorithm.selects(),
+          .delivers_all = !algorithm.takes_k(),
+          .delivers_selections = algorithm.counts() && !algorithm.bounded,
+          .whole_sums = algorithm.counts(),
+          .empties_residual = !algorithm.takes_k() && plan.coder() == nullptr,
+          .adds_elements = algorithm.adds_elements,
+          .rounds = plan.codec->codec.rounds(),
+          .per_block = plan.selector->per_block};
 }
 
 std::uint64_t most_delivered(std::uint64_t d, const SparseOptions& options, std::uint32_t ranks) {

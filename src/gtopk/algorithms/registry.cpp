@@ -17,8 +17,10 @@ namespace sparse {
 
 Registry<AlgorithmRow>& algorithm_registry() {
   static Registry<AlgorithmRow> registry(
-      "algorithm", {&kGtopk, &kGtopkTree, &kTopk, &kDense, &kRsAg, &kExactTopk, &kHierarchical,
-                    &kGtopkPlaced, &kSketch, &kRandomK, &kTrueTopk});
+      "algorithm",
+      {&kGtopk, &kGtopkTree, &kTopk, &kDense, &kRsAg, &kExactTopk, &kHierarchical, &kGtopkPlaced,
+       &kSketch, &kRandomK, &kTrueTopk},
+      kAuto);
   return registry;
 }
 

@@ -237,6 +237,7 @@ const AlgorithmRow kSketch{
     .name = "sketch",
     .description = "the heaviest elements of the sum of all acc, found in summed count-sketches",
     .draws = true,
+    .adds_elements = true,
     .whole = sketch,
     .on_device = sketch_on_device};
 

@@ -22,9 +22,11 @@ namespace gtopk::sparse {
 template <class Row>
 class Registry {
  public:
-  /// `what`: the name of the option, which says what a row is.
-  Registry(std::string_view what, std::initializer_list<const Row*> rows)
-      : what_(what), rows_(rows) {}
+  /// `what`: the name of the option, which says what a row is. `also`: a value of the option that
+  /// is no row; errors list it.
+  Registry(std::string_view what, std::initializer_list<const Row*> rows,
+           std::string_view also = {})
+      : what_(what), also_(also), rows_(rows) {}
 
   /// Throws Error{kInvalidArgument} listing the available names if no row has that name.
   [[nodiscard]] const Row& find(std::string_view name) const {
@@ -69,10 +71,14 @@ class Registry {
     for (const Row* row : rows_) {
       names.push_back(row->name);
     }
+    if (!also_.empty()) {
+      names.push_back(also_);
+    }
     return names;
   }
 
   std::string_view what_;
+  std::string_view also_;
   mutable std::mutex mutex_;
   std::vector<const Row*> rows_;
 };

@@ -45,7 +45,7 @@ TEST(Arguments, ThatStandForNothingAreRefused) {
             "there is no reduction number 77");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.algorithm = "gtop"; }),
             "unknown algorithm 'gtop'; available: gtopk, gtopk-tree, topk, dense, rs-ag, exact, "
-            "hierarchical, gtopk-placed, sketch, random-k, true-topk");
+            "hierarchical, gtopk-placed, sketch, random-k, true-topk, auto");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.put_back = PutBack{2}; }),
             "there is no put_back number 2");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.selector = "best"; }),
@@ -166,6 +166,39 @@ TEST(Exchange, WhoseSumOverflowsIsAnErrorOnEveryRank) {
   EXPECT_EQ(count, 99U);
   EXPECT_EQ(support::group_works(ranks), "");
   EXPECT_TRUE(ranks.close().empty());
+}
+
+TEST(Options, ThatNoCallCanHaveAreRefusedBeforeIt) {
+  const auto refused = [](const SparseOptions& options) {
+    return refusal([&] { check_options(options); });
+  };
+  EXPECT_EQ(refused({.k = 5}), "");
+  EXPECT_EQ(refused({.algorithm = "dense"}), "");
+  EXPECT_EQ(refused({.algorithm = "auto", .density = 0.1, .semantics = Semantics::kDense}), "");
+  EXPECT_EQ(refused({.selector = "block", .density = 0.1, .block = 64}), "");
+  EXPECT_NE(refused({}), "");
+  EXPECT_NE(refused({.algorithm = "auto"}), "");
+  EXPECT_NE(refused({.k = 5, .wire = "sign"}), "");
+  EXPECT_EQ(refused({.k = 5, .block = 64}), "block = 64 needs select 'block', seen 'exact'");
+}
+
+TEST(Options, TellWhatIsKnownOfEveryCall) {
+  const auto traits = [](const char* algorithm, const char* wire) {
+    return traits_of({.algorithm = algorithm, .wire = wire, .density = 0.1});
+  };
+  EXPECT_TRUE(traits("gtopk", "int8").selects);
+  EXPECT_FALSE(traits("gtopk", "int8").whole_sums);
+  EXPECT_TRUE(traits("topk", "sign").delivers_selections);
+  EXPECT_TRUE(traits("exact", "sign").whole_sums);
+  EXPECT_FALSE(traits("exact", "sign").delivers_selections);
+  EXPECT_TRUE(traits("dense", "raw").delivers_all);
+  EXPECT_TRUE(traits("dense", "raw").empties_residual);
+  EXPECT_FALSE(traits("dense", "int8").empties_residual);
+  EXPECT_TRUE(traits("dense", "int8").rounds);
+  EXPECT_TRUE(traits("sketch", "raw").adds_elements);
+  EXPECT_FALSE(traits("true-topk", "raw").selects);
+  EXPECT_TRUE(traits_of({.selector = "block", .density = 0.1}).per_block);
+  EXPECT_NE(refusal([&] { static_cast<void>(traits("auto", "raw")); }), "");
 }
 
 TEST(Arguments, OfAnExchangeWhoseResultMayNotFitAreRefused) {

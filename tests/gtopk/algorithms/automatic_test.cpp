@@ -383,7 +383,7 @@ TEST(AutoArguments, AreCheckedBeforeAnythingIsSent) {
   sparse::SparseCall call;
   call.d = 100;
   call.options.algorithm = "auto";
-  EXPECT_EQ(refused(call), "sparse_all_reduce needs k >= 1, seen 0");
+  EXPECT_EQ(refused(call), "sparse_all_reduce needs k >= 1 or a density in (0, 1], seen neither");
   call.options.k = 10;
   EXPECT_EQ(refused(call), "");
   float note = 0;

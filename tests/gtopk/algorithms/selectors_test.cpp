@@ -158,7 +158,8 @@ std::string refusal_of_options(const SparseOptions& options) {
 
 TEST(Selectors, CallsThatNoRankMayMakeAreRefused) {
   EXPECT_EQ(refusal_of_options({.density = 0.1}), "");
-  EXPECT_EQ(refusal_of_options({}), "sparse_all_reduce needs k >= 1, seen 0");
+  EXPECT_EQ(refusal_of_options({}),
+            "sparse_all_reduce needs k >= 1 or a density in (0, 1], seen neither");
   EXPECT_EQ(refusal_of_options({.k = 5, .density = 0.1}),
             "sparse_all_reduce takes k or a density, seen k = 5 and density = 0.1");
   EXPECT_EQ(refusal_of_options({.density = 1.5}),
