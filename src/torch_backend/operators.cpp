@@ -20,7 +20,7 @@
 #include "src/torch_backend/completer.hpp"
 #include "src/torch_backend/errors.hpp"
 #include "src/torch_backend/forks.hpp"
-#include "src/torch_backend/tensors.hpp"
+#include "src/torch_backend/sparse_options.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 #include "src/torch_backend/work.hpp"
 
@@ -55,42 +55,6 @@ std::optional<std::int64_t> number_of(const GroupPointer& group) {
   return ours != nullptr ? std::optional(ours->number()) : std::nullopt;
 }
 
-ReduceOp reduce_op_numbered(std::int64_t op) {
-  return reduce_op(c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(op)));
-}
-
-SparseOptions options_of(std::int64_t k, double density, std::int64_t block,
-                         const std::string& algorithm, const std::string& select,
-                         const std::string& wire, const std::string& mean) {
-  TORCH_CHECK_VALUE(k >= 0, "gtopk: k must not be negative, given ", k);
-  TORCH_CHECK_VALUE(block >= 1, "gtopk: block must be at least 1, given ", block);
-  SparseOptions options;
-  options.k = static_cast<std::uint64_t>(k);
-  options.density = density;
-  options.block = static_cast<std::uint64_t>(block);
-  options.algorithm = algorithm;
-  options.selector = select;
-  options.wire = wire;
-  options.mean = mean_named(mean);
-  return options;
-}
-
-/// Throws ValueError for arguments that are invalid in any group.
-std::int64_t most(std::int64_t d, std::int64_t ranks, std::int64_t k, double density,
-                  std::int64_t block, const std::string& algorithm, const std::string& select,
-                  const std::string& wire, const std::string& mean, std::int64_t op,
-                  const std::string& semantics) {
-  SparseOptions options = options_of(k, density, block, algorithm, select, wire, mean);
-  options.op = reduce_op_numbered(op);
-  options.semantics = semantics_named(semantics);
-  try {
-    return static_cast<std::int64_t>(
-        most_delivered(static_cast<std::uint64_t>(d), options, static_cast<std::uint32_t>(ranks)));
-  } catch (const Error& error) {
-    rethrow_for_python(error);
-  }
-}
-
 /// torch.classes.gtopk.Gate.
 struct TorchGate : torch::CustomClassHolder {
   explicit TorchGate(std::int64_t arrivals) {
@@ -102,27 +66,23 @@ struct TorchGate : torch::CustomClassHolder {
 };
 using GatePointer = c10::intrusive_ptr<TorchGate>;
 
+using OptionsPointer = c10::intrusive_ptr<TorchOptions>;
+
 c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
-    std::int64_t backend, const std::vector<at::Tensor>& tensors,
-    const std::optional<at::Tensor>& residual, std::int64_t k, double density, std::int64_t block,
-    const std::string& algorithm, const std::string& select, const std::string& wire,
-    const std::string& mean, const std::string& put_back, std::int64_t op,
-    std::optional<std::int64_t> timeout_ms, const std::vector<at::Tensor>& delivered,
-    const std::optional<at::Tensor>& state, const std::string& semantics, double scale,
+    std::int64_t backend, const OptionsPointer& options, const std::vector<at::Tensor>& tensors,
+    const std::optional<at::Tensor>& residual, std::optional<std::int64_t> timeout_ms,
+    const std::vector<at::Tensor>& delivered, const std::optional<at::Tensor>& state, double scale,
     const std::optional<GatePointer>& gate, const std::optional<at::Tensor>& momentum) {
   std::optional<std::chrono::milliseconds> timeout;
   if (timeout_ms) {
     timeout.emplace(*timeout_ms);
   }
-  SparseOptions options = options_of(k, density, block, algorithm, select, wire, mean);
-  options.put_back = put_back_named(put_back);
-  options.semantics = semantics_named(semantics);
-  options.scale = scale;
+  SparseOptions of_call = options->value();
+  of_call.scale = scale;
   if (gate) {
-    options.gate = (*gate)->gate;
+    of_call.gate = (*gate)->gate;
   }
-  options.op = reduce_op_numbered(op);
-  return GtopkBackend::numbered(backend)->sparse_all_reduce(tensors, residual, std::move(options),
+  return GtopkBackend::numbered(backend)->sparse_all_reduce(tensors, residual, std::move(of_call),
                                                             timeout, delivered, state, momentum);
 }
 
@@ -193,15 +153,11 @@ Plan told(const PlanReport& report) {
           report.actual_seconds};
 }
 
-Plan plan(std::int64_t backend, std::int64_t d, const at::Tensor& like, std::int64_t k,
-          double density, std::int64_t block, const std::string& select, const std::string& wire,
-          const std::string& mean, std::int64_t op, const std::string& semantics, bool anew) {
+Plan plan(std::int64_t backend, const OptionsPointer& options, std::int64_t d,
+          const at::Tensor& like, bool anew) {
   TORCH_CHECK_VALUE(d >= 0, "gtopk: d must not be negative, given ", d);
-  SparseOptions options = options_of(k, density, block, "auto", select, wire, mean);
-  options.op = reduce_op_numbered(op);
-  options.semantics = semantics_named(semantics);
-  return told(
-      GtopkBackend::numbered(backend)->plan(static_cast<std::uint64_t>(d), like, options, anew));
+  return told(GtopkBackend::numbered(backend)->plan(static_cast<std::uint64_t>(d), like,
+                                                    options->value(), anew));
 }
 
 Plan last_plan(std::int64_t backend) {
@@ -301,22 +257,27 @@ TORCH_LIBRARY(gtopk, library) {
       "bool reconfigurable) -> int",
       &create_backend);
   library.def("number_of(__torch__.torch.classes.c10d.ProcessGroup group) -> int?", &number_of);
+  library.class_<TorchOptions>("SparseOptions")
+      .def(torch::init([](std::optional<std::int64_t> k, std::optional<double> density,
+                          std::string algorithm, std::string select, std::int64_t block,
+                          std::string put_back, std::optional<std::string> wire,
+                          std::string semantics, std::int64_t op, std::string mean) {
+        return c10::make_intrusive<TorchOptions>(NamedOptions{
+            k, density, std::move(algorithm), std::move(select), block, std::move(put_back),
+            std::move(wire), std::move(semantics), op, std::move(mean)});
+      }))
+      .def("traits", &TorchOptions::traits)
+      .def("most_delivered", &TorchOptions::most_delivered);
   library.def(
-      "sparse_all_reduce(int backend, Tensor(a!)[] tensors, Tensor(b!)? residual, int k, "
-      "float density, int block, str algorithm, str select, str wire, str mean, "
-      "str put_back, int op, int? timeout_ms, Tensor(c!)[] delivered, Tensor(d!)? state, str "
-      "semantics, "
-      "float scale, __torch__.torch.classes.gtopk.Gate? gate, Tensor(e!)? momentum) "
-      "-> __torch__.torch.classes.c10d.Work",
+      "sparse_all_reduce(int backend, __torch__.torch.classes.gtopk.SparseOptions options, "
+      "Tensor(a!)[] tensors, Tensor(b!)? residual, int? timeout_ms, Tensor(c!)[] delivered, "
+      "Tensor(d!)? state, float scale, __torch__.torch.classes.gtopk.Gate? gate, "
+      "Tensor(e!)? momentum) -> __torch__.torch.classes.c10d.Work",
       &sparse_all_reduce);
-  library.def(
-      "most_delivered(int d, int ranks, int k, float density, int block, str algorithm, "
-      "str select, str wire, str mean, int op, str semantics) -> int",
-      &most);
   library.def("statistics(int? backend) -> (Dict(str, int), Dict(str, float), str)", &statistics);
   library.def(
-      "plan(int backend, int d, Tensor like, int k, float density, int block, str select, "
-      "str wire, str mean, int op, str semantics, bool anew) "
+      "plan(int backend, __torch__.torch.classes.gtopk.SparseOptions options, int d, Tensor like, "
+      "bool anew) "
       "-> (str, str, Dict(str, float), Dict(str, int), Dict(str, float), Dict(str, float), "
       "Dict(str, float), int, float)",
       &plan);

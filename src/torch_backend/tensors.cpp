@@ -126,35 +126,6 @@ Reduction reduction(const c10d::ReduceOp& op) {
   return {ReduceOp::kPremulSum, factor.item<double>()};
 }
 
-MeanOver mean_named(const std::string& name) {
-  for (const MeanOver mean : {MeanOver::kRanks, MeanOver::kContributors}) {
-    if (name == to_string(mean)) {
-      return mean;
-    }
-  }
-  TORCH_CHECK_VALUE(false, "gtopk: unknown mean '", name, "'; available: ranks, contributors");
-}
-
-PutBack put_back_named(const std::string& name) {
-  for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
-    if (name == to_string(put_back)) {
-      return put_back;
-    }
-  }
-  TORCH_CHECK_VALUE(false, "gtopk: unknown put_back '", name, "'; available: own, merged");
-}
-
-Semantics semantics_named(const std::string& name) {
-  for (const Semantics semantics :
-       {Semantics::kDense, Semantics::kExactSum, Semantics::kGtopk, Semantics::kAny}) {
-    if (name == to_string(semantics)) {
-      return semantics;
-    }
-  }
-  TORCH_CHECK_VALUE(false, "gtopk: unknown semantics '", name,
-                    "'; available: dense, exact_sum, gtopk, any");
-}
-
 void check_dense(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "gtopk: ", what, " of a ",
                               tensor.layout(), " tensor is not implemented");

@@ -1,4 +1,4 @@
-// Torch backend: converts tensors' types and options to the core's.
+// Torch backend: converts tensors' types and reductions to the core's.
 #pragma once
 
 #include <string>
@@ -23,11 +23,6 @@ struct Reduction {
 };
 /// Also accepts PREMUL_SUM; a factor in a tensor is read now. Throws ValueError.
 [[nodiscard]] Reduction reduction(const c10d::ReduceOp& op);
-/// Throws ValueError.
-[[nodiscard]] MeanOver mean_named(const std::string& name);
-[[nodiscard]] PutBack put_back_named(const std::string& name);
-/// Throws ValueError.
-[[nodiscard]] Semantics semantics_named(const std::string& name);
 
 /// The only tensor of a list, checked: dense, on the CPU or a supported device. `what` names the
 /// call in errors.

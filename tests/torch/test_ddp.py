@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 from contextlib import nullcontext
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
+from gtopk.core import _native
 from gtopk.ops.options import algorithms
 from ranks import Rank, RankSet
 from torch import nn
@@ -58,6 +60,18 @@ def check_a_dense_phase_trains_as_dense_and_leaves_nothing(me: Rank) -> None:
     assert state.density == 0.02
     assert any(residual.any() for residual in state.state_dict()["residuals"].values())
     assert replicas_are_bitwise_equal(sparse.model)
+
+
+def check_every_step_passes_the_options_that_the_first_made(me: Rank) -> None:
+    training = Training(me.rank)
+    state = training.hooked(density=0.02, unit=SMALL_UNITS)
+    training.step()
+    made = state.unit_options(0).native
+    with mock.patch.object(_native, "sparse_options", side_effect=AssertionError("made anew")):
+        for _ in range(3):
+            training.step()
+            assert all(state.unit_options(i).native is made for i in range(len(state.units)))
+    assert replicas_are_bitwise_equal(training.model)
 
 
 def check_no_gradient_mass_is_lost(me: Rank) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from gtopk.core.groups import backend_of
 from gtopk.diagnostics.statistics import Statistics
-from gtopk.ops.options import PUT_BACKS, SparseOptions, algorithms
+from gtopk.ops.options import SparseOptions, algorithms
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from ranks import Rank, RankSet, works_on
 from torch.distributed import ReduceOp
@@ -22,6 +22,7 @@ import gtopk
 pytestmark = pytest.mark.loopback
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+PUT_BACKS = ("own", "merged")
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -66,6 +66,27 @@ def gate(arrivals: int) -> Gate:
     return cast("Gate", torch.classes.gtopk.Gate(arrivals))
 
 
+class SparseOptions(Protocol):
+    """torch.classes.gtopk.SparseOptions: the options of calls (sparse_options.cpp)."""
+
+    def traits(self) -> dict[str, bool]:
+        """Return what is known of a call from its options, by name."""
+
+    def most_delivered(self, d: int, ranks: int) -> int:
+        """Return the largest number of entries that a result of d elements can have."""
+
+
+def sparse_options(*named: str | float | None) -> SparseOptions:
+    """Make the options from their values, in the order of gtopk.ops.options.SparseOptions.
+
+    Raises ValueError for a value that is invalid in any group.
+    """
+    import torch
+
+    load()
+    return cast("SparseOptions", torch.classes.gtopk.SparseOptions(*named))
+
+
 def fail(future: torch.futures.Future[Any], error: Exception) -> None:
     """Complete a future with an error that DDP raises unchanged; runs the callbacks here."""
     load().fail(future, type(error).__name__, str(error))

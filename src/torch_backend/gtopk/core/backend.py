@@ -10,7 +10,7 @@ from torch.distributed.distributed_c10d import Work
 from gtopk.core import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
 
     import torch
@@ -22,12 +22,8 @@ class Options(Protocol):
     """What operators need from gtopk.ops.options.SparseOptions."""
 
     @property
-    def arguments(self) -> Mapping[str, str | float]:
-        """The options under the names and types that operators take."""
-
-
-# The options that determine a plan.
-_OF_PLANS = ("k", "density", "block", "select", "wire", "mean", "op", "semantics")
+    def native(self) -> _native.SparseOptions:
+        """The options as the native library's value."""
 
 
 class GtopkBackend:
@@ -70,6 +66,7 @@ class GtopkBackend:
         """
         work = self._operators.sparse_all_reduce(
             self._number,
+            options.native,
             tensors,
             residual,
             timeout_ms=None if timeout is None else round(timeout.total_seconds() * 1000),
@@ -78,14 +75,12 @@ class GtopkBackend:
             scale=scale,
             gate=gate,
             momentum=momentum,
-            **options.arguments,
         )
         return Work.unbox(work)
 
     def plan(self, d: int, like: torch.Tensor, options: Options, anew: bool) -> tuple[Any, ...]:
         """See gtopk.plan; returns the operator's tuple."""
-        asked = {name: options.arguments[name] for name in _OF_PLANS}
-        told: tuple[Any, ...] = self._operators.plan(self._number, d, like, anew=anew, **asked)
+        told: tuple[Any, ...] = self._operators.plan(self._number, options.native, d, like, anew)
         return told
 
     def end_of(self, work: Work) -> Future[list[torch.Tensor]]:

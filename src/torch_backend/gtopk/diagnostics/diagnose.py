@@ -14,7 +14,7 @@ import torch.distributed as dist
 from gtopk.core.groups import backend_of
 from gtopk.core.standalone import create_backend
 from gtopk.diagnostics.inequalities import of_rank, of_sum
-from gtopk.ops.options import SparseOptions, check_whole, selecting_algorithms
+from gtopk.ops.options import SparseOptions, check_whole
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.state.fingerprint import check_alike
 
@@ -131,7 +131,7 @@ class Probe:
         unit, options = self.unit, self.options
         assert options.density is not None
         d = unit.selected_numel
-        exact = options.select if options.select == "block" else "exact"
+        exact = options.select if options.traits.per_block else "exact"
         k = _selecting(options, exact).most_delivered(d, 1)
         indices, values = (each.cpu() for each in self.delivered)
         random = 1 - k / d
@@ -168,7 +168,7 @@ class Diagnostics:
         self, acc: torch.Tensor, options: SparseOptions, state: torch.Tensor
     ) -> torch.Tensor | None:
         """Return the indices that this rank selects; None without a selection per rank."""
-        if options.algorithm not in selecting_algorithms():
+        if not options.traits.selects:
             return None
         assert self._alone is not None
         alone = _selecting(options, options.select)

@@ -33,7 +33,6 @@ from gtopk.exchange.unit_exchange import (
     flat,
     without_traceback,
 )
-from gtopk.ops.options import codes_dense
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.state.adaptive import stopwatch_of
 from gtopk.state.fingerprint import check_alike
@@ -313,7 +312,7 @@ class Backward:
 
     def _note_of(self, exchange: Exchange, options: SparseOptions) -> Note:
         """Return a note that can hold the result, cleared."""
-        unit, dense = self._state.units[exchange.index], options.algorithm == "dense"
+        unit, dense = self._state.units[exchange.index], options.traits.delivers_all
         most = options.most_delivered(unit.selected_numel, self.backend.size())
         note = self._notes[exchange.index]
         if note is None or not note.fits(most, dense=dense):
@@ -352,9 +351,8 @@ class Backward:
         elements = state.units[exchange.index].selected_numel
         if elements:
             options = state.unit_options(exchange.index)
-            # "dense" on a wire that does not round has nothing to leave in a residual.
-            leaves = options.algorithm != "dense" or codes_dense(options.wire)
-            none = state.kept.residuals.is_zero(exchange.index) and not leaves
+            leaves_none = options.traits.empties_residual
+            none = state.kept.residuals.is_zero(exchange.index) and leaves_none
             probe = self._probe(exchange, options)
             note = None
             if backend.rank() == 0 or probe is not None:
@@ -384,7 +382,7 @@ class Backward:
 
     def _probe(self, exchange: Exchange, options: SparseOptions) -> Probe | None:
         """Copy a unit's input if it is to be measured."""
-        if not self._diagnoses or options.algorithm == "dense":
+        if not self._diagnoses or options.traits.delivers_all:
             return None
         state, index = self._state, exchange.index
         exchange.probe = Probe(

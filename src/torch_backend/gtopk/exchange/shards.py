@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from gtopk.ops.options import codes_dense
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 
 if TYPE_CHECKING:
@@ -51,14 +50,14 @@ class Shards:
         replicas might be.
         """
         index = exchange.index
-        options = state.unit_options(index)
+        traits = state.unit_options(index).traits
         parts = [each for each in (*exchange.large, exchange.small) if each.numel()]
         # The error of coding a sum stays with that of coding its owner's part.
-        terms = (4.0 if codes_dense(options.wire) else 2.0) * replicas
+        terms = (4.0 if traits.rounds else 2.0) * replicas
         if exchange.large and not state.kept.residuals.is_zero(index):
             parts.append(state.kept.residuals.of_unit(index))
-        if options.algorithm in ("sketch", "auto"):
-            terms *= sum(each.numel() for each in parts)  # this adds up elements, too
+        if traits.adds_elements:
+            terms *= sum(each.numel() for each in parts)
         dtype = ACCUMULATION[parts[0].dtype]
         most = torch.finfo(dtype).max / (terms * max(1.0, exchange.scale))
         # This is not "any above", because NaN is not above anything.

@@ -1,4 +1,4 @@
-"""The options of a sparse all-reduce as one value, and checks of the values they can take."""
+"""The options of a sparse all-reduce as one value, checked by the core; and checks of others."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import functools
 import math
 import numbers
 import operator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
 
 from torch.distributed import ReduceOp
 
 from gtopk.core import _native
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DEFAULT_BLOCK = 4096
 # The core's integers have 64 bits; a k beyond the number of elements means all of them.
@@ -22,9 +19,6 @@ MOST = 2**63 - 1
 
 ACCUMULATES = ("gradient", "update")
 CLIPS = ("model", "unit")
-MEANS = ("ranks", "contributors")
-PUT_BACKS = ("own", "merged")
-SEMANTICS = ("dense", "exact_sum", "gtopk", "any")
 
 
 @functools.cache
@@ -57,12 +51,25 @@ def wires() -> tuple[str, ...]:
     return tuple(_native.load().wires())
 
 
+class Traits(NamedTuple):
+    """What is known of a call from its options alone; see CallTraits in gtopk/collectives.hpp."""
+
+    selects: bool
+    delivers_all: bool
+    delivers_selections: bool
+    whole_sums: bool
+    empties_residual: bool
+    adds_elements: bool
+    rounds: bool
+    per_block: bool
+
+
 @dataclass(frozen=True)
 class SparseOptions:
     """The options of one sparse all-reduce: checked on construction, and passed on unchanged.
 
     docs/algorithms.md explains them. Exactly one of k and density is given, except for "dense",
-    which needs neither.
+    which needs neither. Constructing it raises ValueError for what is invalid in any group.
     """
 
     k: int | None = None
@@ -75,69 +82,70 @@ class SparseOptions:
     semantics: str = "any"
     op: ReduceOp | ReduceOp.RedOpType = ReduceOp.SUM
     mean: str = "ranks"
+    native: _native.SparseOptions = field(init=False, repr=False, compare=False)
+    """The same as the native library's value."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an invalid value; convert all other numbers to Python's types."""
-        _check("algorithm", self.algorithm, (*algorithms(), "auto"))
-        _check("select", self.select, selectors())
-        _check("put_back", self.put_back, PUT_BACKS)
-        _check("mean", self.mean, MEANS)
-        check_wire(self.wire)
-        _check("semantics", self.semantics, SEMANTICS)
-        object.__setattr__(self, "block", _checked_block(self.block, self.select))
+        """Convert numbers to Python's types; the core checks their values, and the names."""
+        object.__setattr__(self, "block", _whole(self.block, "block"))
+        if self.k is not None:
+            object.__setattr__(self, "k", _whole(self.k, "k"))
+        if self.density is not None:
+            density = _real(self.density)
+            if math.isnan(density):
+                raise ValueError(f"gtopk: density must be a number, given {self.density!r}")
+            object.__setattr__(self, "density", density)
+        for name in ("algorithm", "select", "put_back", "wire", "semantics", "mean"):
+            text = getattr(self, name)
+            if not isinstance(text, str) and (name, text) != ("wire", None):
+                raise ValueError(f"gtopk: {name} must be a string, given {text!r}")
         if self.op not in (ReduceOp.SUM, ReduceOp.AVG):
             raise ValueError(f"gtopk: op must be ReduceOp.SUM or ReduceOp.AVG, given {self.op}")
-        if self.mean != "ranks" and self.op != ReduceOp.AVG:
-            raise ValueError(f"gtopk: mean={self.mean!r} needs op=ReduceOp.AVG, given {self.op}")
-        if self.algorithm != "dense" or self.k is not None or self.density is not None:
-            object.__setattr__(self, "k", _checked_k(self.k, self.density))
-        if self.density is not None:
-            object.__setattr__(self, "density", check_density(self.density))
+        native = _native.sparse_options(
+            self.k,
+            self.density,
+            self.algorithm,
+            self.select,
+            self.block,
+            self.put_back,
+            self.wire,
+            self.semantics,
+            int(cast("Any", self.op)),  # torch's stubs do not know its number
+            self.mean,
+        )
+        object.__setattr__(self, "native", native)
 
     @functools.cached_property
-    def arguments(self) -> Mapping[str, str | float]:
-        """Return the options under the names and types of the native library's operators."""
-        return {
-            "k": self.k or 0,
-            "density": self.density or 0.0,
-            "block": self.block,
-            "algorithm": self.algorithm,
-            "select": self.select,
-            "wire": wire_named(self.wire),
-            "mean": self.mean,
-            "put_back": self.put_back,
-            "op": int(cast("Any", self.op)),  # torch's stubs do not know its number
-            "semantics": self.semantics,
-        }
+    def traits(self) -> Traits:
+        """What is known of the call; raises ValueError for the algorithm "auto"."""
+        return Traits(**self.native.traits())
 
     def most_delivered(self, d: int, ranks: int) -> int:
         """Return the largest number of entries that a result of d elements can have.
 
-        Raise ValueError for options that cannot be combined.
+        Raise ValueError for the algorithm "auto".
         """
         return _most_delivered(self, d, ranks)
 
 
+# The result is cached, as every backward asks for it.
 @functools.lru_cache(maxsize=1024)
 def _most_delivered(options: SparseOptions, d: int, ranks: int) -> int:
-    asked = {name: each for name, each in options.arguments.items() if name != "put_back"}
-    return cast("int", _native.load().most_delivered(d, ranks, **asked))
+    return options.native.most_delivered(d, ranks)
 
 
-def check_wire(wire: str | None) -> None:
-    """Raise ValueError for an unknown wire format."""
-    if wire is not None:
-        _check("wire", wire, (None, *wires()))
+@functools.lru_cache(maxsize=1024)
+def traits_of(algorithm: str, wire: str | None) -> Traits:
+    """Return what is known of every call by this algorithm on this wire.
 
-
-def wire_named(wire: str | None) -> str:
-    """Return the core's name of a wire; None is the lossless one."""
-    return "lossless" if wire is None else wire
+    Raise ValueError for names that are unknown, or that do not go together.
+    """
+    return SparseOptions(density=1.0, algorithm=algorithm, wire=wire).traits
 
 
 def codes_dense(wire: str | None) -> bool:
     """Return whether "dense" rounds its values on this wire, and keeps the rounding error."""
-    return wire_named(wire) not in ("lossless", "raw")
+    return not traits_of("dense", wire).empties_residual
 
 
 def check_density(density: object, name: str = "density", or_else: str = "") -> float:
@@ -215,32 +223,15 @@ def check_whole(number: object, name: str, least: int) -> int:
     return whole
 
 
-def _checked_block(block: object, select: str) -> int:
-    """Return the elements of a block as an int; raise ValueError unless 1 or more.
-
-    For selectors other than "block" it must be the default.
-    """
-    elements = min(check_whole(block, "block", 1), MOST)
-    if select != "block" and elements != DEFAULT_BLOCK:
-        raise ValueError(f"gtopk: block={block} needs select='block', given select={select!r}")
-    return elements
-
-
-def _checked_k(k: object, density: object) -> int | None:
-    """Return k as an int, or None if a density is given instead."""
-    if (k is None) == (density is None):
-        raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
-    if k is None:
-        return None
+def _whole(number: object, name: str) -> int:
+    """Return a number of any integer type as an int that the core can take."""
     try:
-        entries = operator.index(k)  # type: ignore[arg-type]
+        whole = operator.index(number)  # type: ignore[arg-type]
     except TypeError:
-        entries = None
-    if entries is None or isinstance(k, bool):
-        raise ValueError(f"gtopk: k must be a whole number, given {k!r}")
-    if entries < 1:
-        raise ValueError(f"gtopk: k must be at least 1, given {k!r}")
-    return min(entries, MOST)
+        whole = None
+    if whole is None or isinstance(number, bool):
+        raise ValueError(f"gtopk: {name} must be a whole number, given {number!r}")
+    return max(-MOST, min(whole, MOST))
 
 
 def _check(what: str, name: object, there: tuple[str | None, ...]) -> None:

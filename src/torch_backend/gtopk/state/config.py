@@ -22,7 +22,6 @@ from gtopk.ops.options import (
     check_density_bounds,
     check_momentum,
     check_whole,
-    check_wire,
     predicted_algorithms,
 )
 from gtopk.state.rates import Scaler
@@ -139,9 +138,6 @@ class Config:
             self.semantics,
         )
         object.__setattr__(self, "block", options.block)
-        # Check the combination with topk, which `auto` can always choose.
-        together = dataclasses.replace(options, algorithm="topk") if self.automatic else options
-        together.most_delivered(1, 1)
         object.__setattr__(self, "warmup", _checked_warmup(self.warmup))
         if self.algorithm == "dense" and any(phase[0] != "dense" for phase in self.warmup):
             raise ValueError(
@@ -289,7 +285,7 @@ def _checked_warmup(warmup: object) -> tuple[Phase, ...]:
 
 def _checked_phase(density: object, steps: object, *wire: str | None) -> Phase:
     for each in wire:
-        check_wire(each)
+        SparseOptions(algorithm="dense", wire=each)  # raises if there is no such wire
     if not isinstance(density, str) or density != "dense":
         density = check_density(density, "warmup's density", " or 'dense'")
     return (density, check_whole(steps, "warmup's steps", 0), *wire)  # type: ignore[return-value]

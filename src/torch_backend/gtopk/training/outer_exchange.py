@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import ReduceOp
 
 from gtopk.core import standalone
-from gtopk.ops.options import SparseOptions, codes_dense
+from gtopk.ops.options import SparseOptions, codes_dense, traits_of
 from gtopk.ops.sparse_all_reduce import sparse_all_reduce
 from gtopk.training.outer_agreement import Agreement, digest_of
 from gtopk.training.outer_rule import (
@@ -224,7 +224,8 @@ class Exchange:
         settings = self._settings
         by_coordinate = settings.mean == "contributors"
         rounds = settings.clip is not None and settings.wire is not None
-        loses = error is not None and (rounds or settings.algorithm != "topk")
+        all_arrives = traits_of(settings.algorithm, settings.wire).delivers_selections
+        loses = error is not None and (rounds or not all_arrives)
         returned = torch.zeros_like(sent) if loses else None
         self._add(sent, error, returned)
         self._works.append(

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 # Elements of a tile of 64 x 64, and of a block without tiles.
 TILE = 4096
-# Algorithms that deliver only whole sums, so that the contributors to each are known.
-WHOLE_SUMS = ("topk", "exact")
 
 
 class Overrides(TypedDict, total=False):
@@ -207,6 +205,7 @@ def settings_of(preset: str, overrides: Overrides) -> Settings:
         )
     _refuse_what_is_not_there(given)
     _refuse_what_is_fixed(preset, given)
+    _check_name(given, "wire", (None, *(each for each in wires() if each != "lossless")))
     values = _merged(preset, given)
     _check_values(values)
     settings = Settings(preset, **values)
@@ -304,7 +303,6 @@ def _check_values(values: dict[str, Any]) -> None:
     _check_name(values, "transform", (None, "tiles", "dct"))
     _check_name(values, "mean", ("participants", "contributors"))
     _check_name(values, "clip", (None, "median"))
-    _check_name(values, "wire", (None, *(each for each in wires() if each != "lossless")))
     for name in ("nesterov", "sign"):
         if not isinstance(values.get(name, False), bool):
             raise ValueError(f"gtopk: {name} must be True or False, given {values[name]!r}")
@@ -337,14 +335,14 @@ def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
             f"{', '.join(repr(each) for each in sums)}"
         )
     share = settings.share_of(TILE)
+    # Its error says which wires the algorithm takes.
     options = SparseOptions(None, share, settings.algorithm, "block", TILE, wire=settings.wire)
-    options.most_delivered(TILE, 2)  # its error says which wires the algorithm takes
-    if settings.mean == "contributors" and settings.algorithm not in WHOLE_SUMS:
+    if settings.mean == "contributors" and not options.traits.whole_sums:
         raise ValueError(
             f"gtopk: mean='contributors' needs algorithm='topk' or 'exact', given "
             f"{settings.algorithm!r}, which delivers parts of sums whose contributors are unknown"
         )
-    if settings.clip and settings.algorithm != "topk":
+    if settings.clip and not options.traits.delivers_selections:
         raise ValueError(
             f"gtopk: clip={settings.clip!r} needs algorithm='topk', given {settings.algorithm!r}: "
             "what is not delivered would return to the error scaled down"
