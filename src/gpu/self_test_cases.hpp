@@ -230,8 +230,9 @@ class SelfTestCases : private SelfTestVectors<T> {
         {run_.template pinned<Index>(returned), run_.template pinned<Value>(returned)},
         {run_.template pinned<Index>(result.indices.size()),
          run_.template pinned<Value>(result.indices.size())}};
-    EditCounts counts = sparse::make_edits<Value, Index>(own.view(), result.view(), views,
-                                                         options.put_back, returned, edits);
+    const sparse::StepLists<Value, Index> lists{
+        .own = own.view(), .result = result.view(), .dropped = views, .put_back = options.put_back};
+    EditCounts counts = sparse::make_edits(lists, returned, edits);
     counts.happened = options.happened;
     cuda::CommitCall call;
     call.acc = placed.acc;
@@ -250,9 +251,8 @@ class SelfTestCases : private SelfTestVectors<T> {
       if (options.happened == 0) {
         sparse::fill_nan(sparse::Segments<T>(expected.tensor.data()), d);
       } else {
-        sparse::commit<T, Value, Index>(expected.tensor.data(), kept, d, own.view(), result.view(),
-                                        views, std::size(views), options.put_back, kDivisor);
-        sparse::mask(momentum.data(), own.view(), result.view(), options.put_back);
+        sparse::commit<T, Value, Index>(expected.tensor.data(), kept, d, lists, kDivisor);
+        sparse::mask(momentum.data(), lists);
       }
     }
     expect_vector(placed, expected);

@@ -27,7 +27,7 @@ Agreement of_sparse(const std::function<void(sparse::SparseCall&)>& change) {
   call.d = 1000;
   call.options.k = 10;
   change(call);
-  return sparse::agreement(call, sparse::plan(call));
+  return sparse::agreement(call, sparse::resolve(call));
 }
 
 TEST(Agreement, SaysNameAndFieldsInOrder) {

@@ -55,8 +55,11 @@ class KernelsCommit : public ::testing::Test {
     const Array<Index> cleared(Place::kPinned, one.own.indices.size());
     const ListThere<Value, Index> returned(Place::kPinned, one.all_dropped());
     const ListThere<Value, Index> delivered(Place::kPinned, one.result.indices.size());
-    EditCounts counts = make_edits<Value, Index>(one.own.view(), one.result.view(), dropped,
-                                                 one.put_back, one.all_dropped(),
+    EditCounts counts = make_edits<Value, Index>({.own = one.own.view(),
+                                                  .result = one.result.view(),
+                                                  .dropped = dropped,
+                                                  .put_back = one.put_back},
+                                                 one.all_dropped(),
                                                  {cleared.data(), returned.out(), delivered.out()});
     counts.happened = happened ? 1 : 0;
     const One<EditCounts> counted(Place::kPinned, counts);

@@ -25,7 +25,7 @@ using support::network;
 
 /// How errors print a call.
 std::string text_of(const sparse::SparseCall& call) {
-  return sparse::agreement(call, sparse::plan(call)).text();
+  return sparse::agreement(call, sparse::resolve(call)).text();
 }
 
 /// One rank's call with memory of its own, and how errors print it.

@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cstdint>
@@ -257,11 +258,12 @@ Results measure(const Options& options) {
       result.size = merged.kept;
       dropped.size = merged.dropped;
     });
-    const auto dropped_view = dropped.view();
+    const std::array dropped_lists{dropped.view()};
+    const gtopk::sparse::StepLists<float, std::uint32_t> lists{
+        .own = own.view(), .result = result.view(), .dropped = dropped_lists};
     const double commit = milliseconds([&] {
-      gtopk::sparse::commit<float, float, std::uint32_t>(tensor.get(), residual.get(), d,
-                                                         own.view(), result.view(), &dropped_view,
-                                                         1, gtopk::PutBack::kOwn, 2.0F);
+      gtopk::sparse::commit<float, float, std::uint32_t>(tensor.get(), residual.get(), d, lists,
+                                                         2.0F);
     });
     take(kSelect, iteration, select);
     take(kCommit, iteration, commit);

@@ -10,16 +10,16 @@
 #include "gtopk/device_acc.hpp"
 #include "gtopk/error.hpp"
 #include "src/gtopk/algorithms/automatic.hpp"
-#include "src/gtopk/algorithms/call_plan.hpp"
 #include "src/gtopk/algorithms/detached_call.hpp"
+#include "src/gtopk/algorithms/resolved_call.hpp"
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
 #include "src/gtopk/algorithms/step_gate.hpp"
 
 namespace gtopk::sparse {
 namespace {
 
-bool takes_a_device(const SparseCall& call, const Plan& plan) {
-  return plan.algorithm->on_device != nullptr && plan.coder() == nullptr && call.d != 0;
+bool takes_a_device(const SparseCall& call, const ResolvedCall& resolved) {
+  return resolved.algorithm->on_device != nullptr && resolved.coder() == nullptr && call.d != 0;
 }
 
 /// Used in messages.
@@ -44,12 +44,12 @@ std::optional<AccCapacity> acc_room(std::uint64_t d, DataType dtype, const Spars
     return std::nullopt;
   }
   const sparse::SparseCall call = sparse::detached_call(d, dtype, options, {});
-  const sparse::Plan plan = sparse::plan(call);
-  if (!sparse::takes_a_device(call, plan)) {
+  const sparse::ResolvedCall resolved = sparse::resolve(call);
+  if (!sparse::takes_a_device(call, resolved)) {
     return std::nullopt;
   }
-  AccCapacity room = plan.algorithm->on_device(d, plan.lists.k);
-  room.index_bytes = plan.lists.type.index_bytes;
+  AccCapacity room = resolved.algorithm->on_device(d, resolved.lists.k);
+  room.index_bytes = resolved.lists.type.index_bytes;
   return room;
 }
 
@@ -60,8 +60,8 @@ Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType 
   if (options.gate) {
     call.gate = std::make_shared<sparse::StepGate>(options.gate);
   }
-  const sparse::Plan plan = sparse::plan(call);
-  if (!sparse::takes_a_device(call, plan)) {
+  const sparse::ResolvedCall resolved = sparse::resolve(call);
+  if (!sparse::takes_a_device(call, resolved)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("sparse_all_reduce of acc on a device takes one of the algorithms {}, "
                             "values that are not coded and a tensor that is not empty; given "
@@ -69,11 +69,11 @@ Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType 
                             sparse::algorithms_on_devices(), options.algorithm, options.wire, d));
   }
   Collective collective;
-  collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);
-  collective.agreement = sparse::agreement(call, plan);
-  collective.check = sparse::check_of_room(plan, delivered);
-  collective.body = [call, plan](engine::GroupView& group) {
-    return sparse::sparse_all_reduce(group, call, plan, nullptr);
+  collective.name = fmt::format("sparse_all_reduce({})", resolved.algorithm->name);
+  collective.agreement = sparse::agreement(call, resolved);
+  collective.check = sparse::check_of_room(resolved, delivered);
+  collective.body = [call, resolved](engine::GroupView& group) {
+    return sparse::sparse_all_reduce(group, call, resolved, nullptr);
   };
   return collective;
 }

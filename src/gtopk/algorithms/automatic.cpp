@@ -29,18 +29,18 @@ struct Decision {
 };
 
 /// A pure function of what all ranks have agreed on.
-Decision decide(const std::vector<Plan>& plans, const Planner& planner) {
+Decision decide(const std::vector<ResolvedCall>& calls, const Planner& planner) {
   std::vector<Candidate> candidates;
-  for (const Plan& plan : plans) {
+  for (const ResolvedCall& resolved : calls) {
     CriticalPath path({.routes = &*planner.routes,
-                       .d = plan.lists.d,
-                       .k = plan.lists.k,
-                       .type = plan.lists.type,
-                       .codec = plan.lists.codec,
-                       .per_block = plan.selects_per_block(),
-                       .counted = plan.lists.counted});
-    plan.algorithm->cost(path);
-    candidates.push_back({plan.algorithm->name, path.work()});
+                       .d = resolved.lists.d,
+                       .k = resolved.lists.k,
+                       .type = resolved.lists.type,
+                       .codec = resolved.lists.codec,
+                       .per_block = resolved.selects_per_block(),
+                       .counted = resolved.lists.counted});
+    resolved.algorithm->cost(path);
+    candidates.push_back({resolved.algorithm->name, path.work()});
   }
   Chosen chosen = choose(candidates, *planner.costs);
   Decision decision;
@@ -57,37 +57,37 @@ std::uint64_t tensor_bytes(const SparseCall& call) { return call.d * size_of(cal
 
 /// The agreement before anything is chosen. k is that of the list algorithms; d and the like are
 /// the same for all.
-Agreement asked(const SparseCall& call, const std::vector<Plan>& plans) {
-  const auto of_lists =
-      std::ranges::find_if(plans, [](const Plan& plan) { return plan.algorithm->takes_k(); });
-  const Plan& plan = of_lists == plans.end() ? plans.front() : *of_lists;
-  return agreement(call, plan, kAuto).word("semantics", to_string(call.options.semantics));
+Agreement asked(const SparseCall& call, const std::vector<ResolvedCall>& calls) {
+  const auto of_lists = std::ranges::find_if(
+      calls, [](const ResolvedCall& resolved) { return resolved.algorithm->takes_k(); });
+  const ResolvedCall& resolved = of_lists == calls.end() ? calls.front() : *of_lists;
+  return agreement(call, resolved, kAuto).word("semantics", to_string(call.options.semantics));
 }
 
 /// selected: what a device has selected, whichever list algorithm will be chosen; empty: this rank
 /// has its own tensor.
-Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<Plan> plans,
+Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<ResolvedCall> calls,
                                 std::optional<Detached> selected) {
   const GiveUpGate unless_it_arrives(call.gate.get());
   std::unique_ptr<engine::Turn> turn;
-  Task<void> knowing = know_costs(group, turn, tensor_bytes(call), false, asked(call, plans));
+  Task<void> knowing = know_costs(group, turn, tensor_bytes(call), false, asked(call, calls));
   co_await knowing;
   const Planner& planner = planner_of(group);
-  Decision decision = decide(plans, planner);
-  const Plan& plan = plans[decision.index];
-  group.agree_on(with_costs(asked(call, plans).word("chosen", plan.algorithm->name), planner));
+  Decision decision = decide(calls, planner);
+  const ResolvedCall& resolved = calls[decision.index];
+  group.agree_on(with_costs(asked(call, calls).word("chosen", resolved.algorithm->name), planner));
 
   const transport::TimePoint begin = group.now();
-  const bool detached = selected && plan.algorithm->selects();
-  Task<void> reducing = detached ? run_detached(group, *selected, call, plan, std::move(turn))
-                                 : sparse_all_reduce(group, call, plan, std::move(turn));
+  const bool detached = selected && resolved.algorithm->selects();
+  Task<void> reducing = detached ? run_detached(group, *selected, call, resolved, std::move(turn))
+                                 : sparse_all_reduce(group, call, resolved, std::move(turn));
   co_await reducing;
   decision.report.actual_seconds = std::chrono::duration<double>(group.now() - begin).count();
   group.per_group_state().of<PlanReport>() =
       std::move(decision.report);  // read by Communicator::last_plan()
 }
 
-Task<void> plan_only(GroupView& group, std::vector<Plan> plans, std::uint64_t bytes,
+Task<void> plan_only(GroupView& group, std::vector<ResolvedCall> calls, std::uint64_t bytes,
                      PlanReport& report, bool anew, Agreement asked) {
   std::unique_ptr<engine::Turn> turn;
   Task<void> knowing = know_costs(group, turn, bytes, anew, asked);
@@ -96,20 +96,20 @@ Task<void> plan_only(GroupView& group, std::vector<Plan> plans, std::uint64_t by
   // Ranks that ask for different plans get an error, whether or not anything was measured.
   Task<void> agreeing = collectives::agree(group);
   co_await agreeing;
-  report = decide(plans, planner_of(group)).report;
+  report = decide(calls, planner_of(group)).report;
 }
 
 }  // namespace
 
-std::vector<Plan> candidates(const SparseCall& call) {
-  std::vector<Plan> plans;
+std::vector<ResolvedCall> candidates(const SparseCall& call) {
+  std::vector<ResolvedCall> calls;
   const SparseOptions& options = call.options;
   check_known(options.semantics, "semantics");
   // Check with an algorithm that takes every selector, to find errors that do not depend on it.
   SparseCall as = call;
   as.options.semantics = Semantics::kAny;
   as.options.algorithm = kTopk.name;
-  const Plan of_topk = plan(as);
+  const ResolvedCall of_topk = resolve(as);
   const bool ties = of_topk.codec->codec.ties();
   for (const Choice& choice : algorithm_registry().choices()) {
     const AlgorithmRow& row = algorithm_registry().find(choice.name);
@@ -118,12 +118,12 @@ std::vector<Plan> candidates(const SparseCall& call) {
       continue;
     }
     as.options.algorithm = choice.name;
-    const Plan one = plan(as);
+    const ResolvedCall one = resolve(as);
     if (one.satisfies(options.semantics)) {
-      plans.push_back(one);
+      calls.push_back(one);
     }
   }
-  if (plans.empty()) {
+  if (calls.empty()) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("algorithm 'auto': no algorithm supports semantics '{}' with select "
                             "'{}', wire '{}' and a mean over {}; allow more, for example with "
@@ -131,13 +131,14 @@ std::vector<Plan> candidates(const SparseCall& call) {
                             to_string(options.semantics), options.selector, options.wire,
                             to_string(options.mean)));
   }
-  return plans;
+  return calls;
 }
 
-std::optional<SelectionRule> rule_of_lists(const SparseCall& call, const std::vector<Plan>& plans) {
-  const auto of_lists =
-      std::ranges::find_if(plans, [](const Plan& plan) { return plan.algorithm->selects(); });
-  return of_lists == plans.end() ? std::nullopt : rule_on_device(call, *of_lists);
+std::optional<SelectionRule> rule_of_lists(const SparseCall& call,
+                                           const std::vector<ResolvedCall>& calls) {
+  const auto of_lists = std::ranges::find_if(
+      calls, [](const ResolvedCall& resolved) { return resolved.algorithm->selects(); });
+  return of_lists == calls.end() ? std::nullopt : rule_on_device(call, *of_lists);
 }
 
 namespace {
@@ -149,32 +150,32 @@ Collective chosen_later(const SparseCall& call, const std::optional<Detached>& s
         "algorithm 'auto' cannot record what is delivered, as it may deliver anything from k "
         "entries to all: name an algorithm, such as the one that plan() chooses");
   }
-  const std::vector<Plan> plans = candidates(call);
+  const std::vector<ResolvedCall> calls = candidates(call);
   Collective collective;
   collective.name = "sparse_all_reduce(auto)";
-  collective.agreement = asked(call, plans);
-  collective.body = [call, plans, selected](GroupView& group) {
-    return reduce_automatically(group, call, plans, selected);
+  collective.agreement = asked(call, calls);
+  collective.body = [call, calls, selected](GroupView& group) {
+    return reduce_automatically(group, call, calls, selected);
   };
   collective.failed = forget_costs;
   return collective;
 }
 
 /// The plan of the algorithm that sums all of acc, if it is among these.
-const Plan* plan_of_sums(const std::vector<Plan>& plans) {
-  const auto whole =
-      std::ranges::find_if(plans, [](const Plan& plan) { return !plan.algorithm->selects(); });
-  return whole == plans.end() ? nullptr : &*whole;
+const ResolvedCall* call_of_sums(const std::vector<ResolvedCall>& calls) {
+  const auto whole = std::ranges::find_if(
+      calls, [](const ResolvedCall& resolved) { return !resolved.algorithm->selects(); });
+  return whole == calls.end() ? nullptr : &*whole;
 }
 
 /// Whether each of these can continue from a device's selection, or sums all of acc.
-bool all_take_a_device(const SparseCall& call, const std::vector<Plan>& plans) {
-  return call.d != 0 && rule_of_lists(call, plans) &&
-         std::ranges::all_of(plans, [&](const Plan& plan) {
-           return plan.algorithm->selects() ||
-                  (plan.algorithm->on_device != nullptr && plan.coder() == nullptr &&
-                   &plan == plan_of_sums(plans) &&
-                   plan.algorithm->on_device(call.d, plan.lists.k).whole);
+bool all_take_a_device(const SparseCall& call, const std::vector<ResolvedCall>& calls) {
+  return call.d != 0 && rule_of_lists(call, calls) &&
+         std::ranges::all_of(calls, [&](const ResolvedCall& resolved) {
+           return resolved.algorithm->selects() ||
+                  (resolved.algorithm->on_device != nullptr && resolved.coder() == nullptr &&
+                   &resolved == call_of_sums(calls) &&
+                   resolved.algorithm->on_device(call.d, resolved.lists.k).whole);
          });
 }
 
@@ -186,14 +187,14 @@ Collective automatic(const SparseCall& call, const Detached& selected) {
 }
 
 Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
-  const std::vector<Plan> plans = candidates(call);
+  const std::vector<ResolvedCall> calls = candidates(call);
   Collective collective;
   collective.name = "plan";
   // Errors print this: the planned call, and that it is only planned.
-  collective.agreement = asked(call, plans).word("only", anew ? "plan, anew" : "plan");
-  collective.body = [plans, bytes = tensor_bytes(call), &report, anew,
+  collective.agreement = asked(call, calls).word("only", anew ? "plan, anew" : "plan");
+  collective.body = [calls, bytes = tensor_bytes(call), &report, anew,
                      asked = collective.agreement](GroupView& group) {
-    return plan_only(group, plans, bytes, report, anew, asked);
+    return plan_only(group, calls, bytes, report, anew, asked);
   };
   collective.failed = forget_costs;
   return collective;
@@ -210,7 +211,7 @@ void check_options(const SparseOptions& options) {
   if (options.algorithm == sparse::kAuto) {
     static_cast<void>(sparse::candidates(call));
   } else {
-    static_cast<void>(sparse::plan(call));
+    static_cast<void>(sparse::resolve(call));
   }
   const bool per_block = sparse::selector_registry().find(options.selector).per_block;
   if (!per_block && options.block != SparseOptions().block) {
@@ -226,18 +227,18 @@ std::optional<AutoCapacity> auto_room(std::uint64_t d, DataType dtype, const Spa
     return std::nullopt;
   }
   const sparse::SparseCall call = sparse::detached_call(d, dtype, options, {});
-  const std::vector<sparse::Plan> plans = sparse::candidates(call);
-  if (!sparse::all_take_a_device(call, plans)) {
+  const std::vector<sparse::ResolvedCall> calls = sparse::candidates(call);
+  if (!sparse::all_take_a_device(call, calls)) {
     return std::nullopt;
   }
   AutoCapacity room;
-  for (const sparse::Plan& plan : plans) {
-    room.acc.index_bytes = plan.lists.type.index_bytes;
-    if (!plan.algorithm->selects()) {
+  for (const sparse::ResolvedCall& resolved : calls) {
+    room.acc.index_bytes = resolved.lists.type.index_bytes;
+    if (!resolved.algorithm->selects()) {
       room.acc.sums = d;
       continue;
     }
-    const DetachedCapacity one = sparse::room_of(plan, ranks);
+    const DetachedCapacity one = sparse::room_of(resolved, ranks);
     room.lists = {.selected = std::max(room.lists.selected, one.selected),
                   .cleared = std::max(room.lists.cleared, one.cleared),
                   .returned = std::max(room.lists.returned, one.returned),

@@ -15,7 +15,7 @@ namespace gtopk::sparse {
 
 /// The call with each algorithm that has a cost function and satisfies options.semantics, in
 /// registry order; at least one. Throws Error{kInvalidArgument} for an invalid call.
-[[nodiscard]] std::vector<Plan> candidates(const SparseCall& call);
+[[nodiscard]] std::vector<ResolvedCall> candidates(const SparseCall& call);
 
 /// The call as a value, with the algorithm that is cheapest when it runs.
 [[nodiscard]] Collective automatic(const SparseCall& call);
@@ -25,7 +25,7 @@ namespace gtopk::sparse {
 /// How a device makes the selection that each list algorithm among these takes; nullopt if there is
 /// none among them, or no device can make it.
 [[nodiscard]] std::optional<SelectionRule> rule_of_lists(const SparseCall& call,
-                                                         const std::vector<Plan>& plans);
+                                                         const std::vector<ResolvedCall>& calls);
 
 /// What `auto` would choose; nothing is reduced. anew: measures the costs even if they are known.
 [[nodiscard]] Collective planning(const SparseCall& call, PlanReport& report, bool anew);

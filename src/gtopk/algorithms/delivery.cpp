@@ -15,10 +15,12 @@ template <class T, class Index>
 void commit_alike(const SparseCall& call, Entries<Accumulation<T>, Index> result,
                   Accumulation<T> divisor) {
   using Value = Accumulation<T>;
+  const StepLists<Value, Index> lists{
+      .own = result, .result = result, .put_back = call.options.put_back};
   commit<T, Value, Index>(Segments<T>(call.tensor), static_cast<Value*>(call.residual), call.d,
-                          result, result, nullptr, 0, call.options.put_back, divisor);
+                          lists, divisor);
   if (call.options.momentum != nullptr) {
-    mask(static_cast<Value*>(call.options.momentum), result, result, call.options.put_back);
+    mask(static_cast<Value*>(call.options.momentum), lists);
   }
 }
 

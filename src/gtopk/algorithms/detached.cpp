@@ -19,10 +19,10 @@
 #include "gtopk/error.hpp"
 #include "gtopk/selection_rule.hpp"
 #include "src/gtopk/algorithms/automatic.hpp"
-#include "src/gtopk/algorithms/call_plan.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/algorithms/detached_call.hpp"
 #include "src/gtopk/algorithms/exchange_phase.hpp"
+#include "src/gtopk/algorithms/resolved_call.hpp"
 #include "src/gtopk/algorithms/step_gate.hpp"
 #include "src/gtopk/residual/edits.hpp"
 
@@ -39,12 +39,12 @@ SparseCall detached_call(std::uint64_t d, DataType dtype, const SparseOptions& o
   return call;
 }
 
-std::optional<SelectionRule> rule_on_device(const SparseCall& call, const Plan& plan) {
-  if (!plan.algorithm->selects() || plan.selector->on_device == nullptr) {
+std::optional<SelectionRule> rule_on_device(const SparseCall& call, const ResolvedCall& resolved) {
+  if (!resolved.algorithm->selects() || resolved.selector->on_device == nullptr) {
     return std::nullopt;
   }
   return call.d == 0 ? SelectionRule{}
-                     : plan.selector->on_device(call.d, plan.lists.k, call.options);
+                     : resolved.selector->on_device(call.d, resolved.lists.k, call.options);
 }
 
 namespace {
@@ -54,9 +54,9 @@ using engine::Task;
 
 /// An entry that a rank selected is dropped at most once, wherever that is. In addition, a wire
 /// that rounds loses something of each list, whether a selection's or a node's.
-std::uint64_t most_returned(const Plan& plan, std::uint32_t ranks) {
-  const std::uint64_t rounded = plan.lists.codec->rounds() ? std::uint64_t{ranks} + 1 : 0;
-  return (ranks + rounded) * plan.lists.leaf;
+std::uint64_t most_returned(const ResolvedCall& resolved, std::uint32_t ranks) {
+  const std::uint64_t rounded = resolved.lists.codec->rounds() ? std::uint64_t{ranks} + 1 : 0;
+  return (ranks + rounded) * resolved.lists.leaf;
 }
 
 /// Used in messages.
@@ -70,24 +70,24 @@ std::string selectors_on_devices() {
   return names;
 }
 
-void take_selection(const Detached& step, const List& own, const Plan& plan) {
-  if (step.report->kept > plan.lists.leaf) {
+void take_selection(const Detached& step, const List& own, const ResolvedCall& resolved) {
+  if (step.report->kept > resolved.lists.leaf) {
     throw std::logic_error(fmt::format("a device selected {} entries, expected at most {}",
-                                       step.report->kept, plan.lists.leaf));
+                                       step.report->kept, resolved.lists.leaf));
   }
-  const EntryType type = plan.lists.type;
+  const EntryType type = resolved.lists.type;
   const List from = list_at(step.selected, step.report->kept);
   std::copy_n(from.indices, from.capacity * type.index_bytes, own.indices);
   std::copy_n(from.values, from.capacity * type.value_bytes(), own.values);
 }
 
-EditCounts edits_of(const Detached& step, const SparseCall& call, const Plan& plan,
+EditCounts edits_of(const Detached& step, const SparseCall& call, const ResolvedCall& resolved,
                     std::uint32_t ranks, const List& own, const List& result,
                     std::span<const List> dropped) {
   EditCounts counts;
-  visit_entry(plan.lists.type, [&]<class Value, class Index>() {
-    std::array<Entries<Value, Index>, kMostDropped> lists;
-    std::ranges::transform(dropped, lists.begin(),
+  visit_entry(resolved.lists.type, [&]<class Value, class Index>() {
+    std::array<Entries<Value, Index>, kMostDropped> left_out;
+    std::ranges::transform(dropped, left_out.begin(),
                            [](const List& list) { return list.entries<Value, Index>(); });
     const auto room_at = [](const DetachedEntries& entries) {
       return EntriesOut<Value, Index>{static_cast<Index*>(entries.indices),
@@ -95,30 +95,32 @@ EditCounts edits_of(const Detached& step, const SparseCall& call, const Plan& pl
     };
     const Edits<Value, Index> edits{static_cast<Index*>(step.cleared), room_at(step.returned),
                                     room_at(step.delivered)};
-    counts = make_edits<Value, Index>(own.entries<Value, Index>(), result.entries<Value, Index>(),
-                                      std::span(lists).first(dropped.size()), call.options.put_back,
-                                      most_returned(plan, ranks), edits);
+    const StepLists<Value, Index> lists{.own = own.entries<Value, Index>(),
+                                        .result = result.entries<Value, Index>(),
+                                        .dropped = std::span(left_out).first(dropped.size()),
+                                        .put_back = call.options.put_back};
+    counts = make_edits(lists, most_returned(resolved, ranks), edits);
   });
   return counts;
 }
 
 }  // namespace
 
-DetachedCapacity room_of(const Plan& plan, std::uint32_t ranks) {
-  return {.selected = plan.lists.leaf,
-          .cleared = plan.lists.leaf,
-          .returned = most_returned(plan, ranks),
-          .delivered = plan.most_entries(ranks),
-          .index_bytes = plan.lists.type.index_bytes};
+DetachedCapacity room_of(const ResolvedCall& resolved, std::uint32_t ranks) {
+  return {.selected = resolved.lists.leaf,
+          .cleared = resolved.lists.leaf,
+          .returned = most_returned(resolved, ranks),
+          .delivered = resolved.most_entries(ranks),
+          .index_bytes = resolved.lists.type.index_bytes};
 }
 
-Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan plan,
+Task<void> run_detached(GroupView& group, Detached step, SparseCall call, ResolvedCall resolved,
                         std::unique_ptr<engine::Turn> turn) {
   const GiveUpGate unless_it_arrives(call.gate.get());
-  ExchangePhase exchange(group, plan, std::move(turn));
+  ExchangePhase exchange(group, resolved, std::move(turn));
   group.enter("compress");
-  List own = exchange.lists().make(plan.lists.leaf);
-  take_selection(step, own, plan);
+  List own = exchange.lists().make(resolved.lists.leaf);
+  take_selection(step, own, resolved);
   exchange.lists().close_selection(own, step.report->kept, step.report->finite != 0);
 
   group.enter("exchange");
@@ -135,14 +137,15 @@ Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan p
     if (!happened) {
       return;
     }
-    *step.counts = edits_of(step, call, plan, group.size(), own, means, exchange.lists().dropped());
-    note(call.delivered, plan.lists.type, result);
+    *step.counts =
+        edits_of(step, call, resolved, group.size(), own, means, exchange.lists().dropped());
+    note(call.delivered, resolved.lists.type, result);
     if (call.options.state != nullptr) {
       *call.options.state = step.next == nullptr ? SelectorState{} : *step.next;
     }
   };
   Task<void> settling =
-      settle(group, call.gate.get(), plan.lists.leaf, std::ref(decide), std::ref(finish));
+      settle(group, call.gate.get(), resolved.lists.leaf, std::ref(decide), std::ref(finish));
   co_await settling;
 }
 
@@ -156,14 +159,14 @@ std::optional<DetachedCapacity> detached_capacity(std::uint64_t d, DataType dtyp
   if (options.algorithm == sparse::kAuto || !selection_rule(d, dtype, options)) {
     return std::nullopt;
   }
-  return sparse::room_of(sparse::plan(sparse::detached_call(d, dtype, options, {})), ranks);
+  return sparse::room_of(sparse::resolve(sparse::detached_call(d, dtype, options, {})), ranks);
 }
 
 std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
                                             const SparseOptions& options) {
   const sparse::SparseCall call = sparse::detached_call(d, dtype, options, {});
   return options.algorithm == sparse::kAuto ? sparse::rule_of_lists(call, sparse::candidates(call))
-                                            : sparse::rule_on_device(call, sparse::plan(call));
+                                            : sparse::rule_on_device(call, sparse::resolve(call));
 }
 
 double detached_divisor(const SparseOptions& options, std::uint32_t ranks) {
@@ -176,8 +179,8 @@ Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dty
   if (options.gate) {
     call.gate = std::make_shared<sparse::StepGate>(options.gate);
   }
-  const sparse::Plan plan = sparse::plan(call);
-  if (!sparse::rule_on_device(call, plan)) {
+  const sparse::ResolvedCall resolved = sparse::resolve(call);
+  if (!sparse::rule_on_device(call, resolved)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("sparse_all_reduce of a selection made elsewhere takes one of the "
                             "selectors {} ('block' only with blocks that a device supports) and an "
@@ -185,11 +188,11 @@ Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dty
                             sparse::selectors_on_devices(), options.selector, options.algorithm));
   }
   Collective collective;
-  collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);
-  collective.agreement = sparse::agreement(call, plan);
-  collective.check = sparse::check_of_room(plan, delivered);
-  collective.body = [step, call, plan](engine::GroupView& group) {
-    return sparse::run_detached(group, step, call, plan, nullptr);
+  collective.name = fmt::format("sparse_all_reduce({})", resolved.algorithm->name);
+  collective.agreement = sparse::agreement(call, resolved);
+  collective.check = sparse::check_of_room(resolved, delivered);
+  collective.body = [step, call, resolved](engine::GroupView& group) {
+    return sparse::run_detached(group, step, call, resolved, nullptr);
   };
   return collective;
 }

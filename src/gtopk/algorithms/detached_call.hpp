@@ -10,7 +10,7 @@
 #include "gtopk/selection_rule.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
-#include "src/gtopk/algorithms/call_plan.hpp"
+#include "src/gtopk/algorithms/resolved_call.hpp"
 
 namespace gtopk::sparse {
 
@@ -18,12 +18,13 @@ namespace gtopk::sparse {
                                        const SparseOptions& options, const Delivered& delivered);
 
 /// How a device makes the call's selection; nullopt if none can.
-[[nodiscard]] std::optional<SelectionRule> rule_on_device(const SparseCall& call, const Plan& plan);
+[[nodiscard]] std::optional<SelectionRule> rule_on_device(const SparseCall& call,
+                                                          const ResolvedCall& resolved);
 
-[[nodiscard]] DetachedCapacity room_of(const Plan& plan, std::uint32_t ranks);
+[[nodiscard]] DetachedCapacity room_of(const ResolvedCall& resolved, std::uint32_t ranks);
 
 /// Exchange and edits for a selection that a device has made. turn: as in sparse_all_reduce().
-engine::Task<void> run_detached(engine::GroupView& group, Detached step, SparseCall call, Plan plan,
-                                std::unique_ptr<engine::Turn> turn);
+engine::Task<void> run_detached(engine::GroupView& group, Detached step, SparseCall call,
+                                ResolvedCall resolved, std::unique_ptr<engine::Turn> turn);
 
 }  // namespace gtopk::sparse

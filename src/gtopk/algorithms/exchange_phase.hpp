@@ -8,8 +8,8 @@
 
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
-#include "src/gtopk/algorithms/call_plan.hpp"
 #include "src/gtopk/algorithms/list_exchange.hpp"
+#include "src/gtopk/algorithms/resolved_call.hpp"
 
 namespace gtopk::sparse {
 
@@ -18,9 +18,10 @@ namespace gtopk::sparse {
 /// when the last list has left.
 class ExchangePhase {
  public:
-  ExchangePhase(engine::GroupView& group, const Plan& plan, std::unique_ptr<engine::Turn> turn)
-      : plan_(plan),
-        exchange_(group, plan.lists, scratch_of_this_thread()),
+  ExchangePhase(engine::GroupView& group, const ResolvedCall& resolved,
+                std::unique_ptr<engine::Turn> turn)
+      : resolved_(resolved),
+        exchange_(group, resolved.lists, scratch_of_this_thread()),
         handed_in_(std::move(turn)) {
     if (!exchange_.long_lists()) {
       handed_in_.reset();
@@ -36,7 +37,7 @@ class ExchangePhase {
       engine::Turn& mine = *turn_;
       co_await mine;
     }
-    engine::Task<List> walking = plan_.algorithm->walk(exchange_, own);
+    engine::Task<List> walking = resolved_.algorithm->walk(exchange_, own);
     const List result = co_await walking;
     engine::Task<void> departing = exchange_.departed();
     co_await departing;
@@ -52,7 +53,7 @@ class ExchangePhase {
     return scratch;
   }
 
-  const Plan& plan_;
+  const ResolvedCall& resolved_;
   ListExchange exchange_;
   std::optional<engine::Turn> turn_;
   std::unique_ptr<engine::Turn> handed_in_;  // set if the caller already has the place

@@ -9,8 +9,8 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/gtopk/algorithms/automatic.hpp"
-#include "src/gtopk/algorithms/call_plan.hpp"
 #include "src/gtopk/algorithms/exchange_phase.hpp"
+#include "src/gtopk/algorithms/resolved_call.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -35,52 +35,54 @@ void check_entries(std::string_view algorithm, std::uint64_t d, const Preselecte
 }
 
 /// The errors that do not depend on a group.
-Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
+ResolvedCall resolve_preselected(const SparseCall& call, const Preselected& entries) {
   if (call.options.algorithm == kAuto) {
     throw Error(ErrorKind::kInvalidArgument, "exchange takes the name of an algorithm, not 'auto'");
   }
-  const Plan plan = sparse::plan(call);
-  if (!plan.algorithm->selects()) {
+  const ResolvedCall resolved = sparse::resolve(call);
+  if (!resolved.algorithm->selects()) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("exchange takes lists of entries, but algorithm '{}' selects none",
-                            plan.algorithm->name));
+                            resolved.algorithm->name));
   }
-  if (plan.lists.counted) {
+  if (resolved.lists.counted) {
     throw Error(ErrorKind::kInvalidArgument,
                 "exchange delivers sums, and takes no mean over contributors");
   }
-  if (plan.lists.type.index_bytes != sizeof(std::uint32_t)) {
+  if (resolved.lists.type.index_bytes != sizeof(std::uint32_t)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("exchange takes 32-bit indices, but d = {} needs more", call.d));
   }
-  if (entries.indices.size() > plan.lists.k || entries.values.size() != entries.indices.size()) {
+  if (entries.indices.size() > resolved.lists.k ||
+      entries.values.size() != entries.indices.size()) {
     throw Error(
         ErrorKind::kInvalidArgument,
         fmt::format(
             "exchange({}) takes at most k = {} indices and as many values: given {} indices "
             "and {} values",
-            plan.algorithm->name, plan.lists.k, entries.indices.size(), entries.values.size()));
+            resolved.algorithm->name, resolved.lists.k, entries.indices.size(),
+            entries.values.size()));
   }
-  check_entries(plan.algorithm->name, call.d, entries);
-  return plan;
+  check_entries(resolved.algorithm->name, call.d, entries);
+  return resolved;
 }
 
-void check_room(const Plan& plan, const Preselected& entries, std::uint32_t ranks) {
-  const std::uint64_t largest = plan.most_entries(ranks);
+void check_room(const ResolvedCall& resolved, const Preselected& entries, std::uint32_t ranks) {
+  const std::uint64_t largest = resolved.most_entries(ranks);
   if (entries.result_indices.size() < largest || entries.result_values.size() < largest) {
     throw Error(
         ErrorKind::kInvalidArgument,
         fmt::format("exchange({}) of k = {} among {} ranks has up to {} entries; results have room "
                     "for {} indices and {} values",
-                    plan.algorithm->name, plan.lists.k, ranks, largest,
+                    resolved.algorithm->name, resolved.lists.k, ranks, largest,
                     entries.result_indices.size(), entries.result_values.size()));
   }
 }
 
-Task<void> exchange_preselected(GroupView& group, Preselected entries, Plan plan) {
-  ExchangePhase exchange(group, plan, nullptr);
+Task<void> exchange_preselected(GroupView& group, Preselected entries, ResolvedCall resolved) {
+  ExchangePhase exchange(group, resolved, nullptr);
   group.enter("exchange");
-  List own = exchange.lists().make(plan.lists.k);
+  List own = exchange.lists().make(resolved.lists.k);
   const auto room = own.room<float, std::uint32_t>();
   std::ranges::copy(entries.indices, room.indices);
   std::ranges::copy(entries.values, room.values);
@@ -90,7 +92,7 @@ Task<void> exchange_preselected(GroupView& group, Preselected entries, Plan plan
   if (!result.finite) {
     throw Error(
         ErrorKind::kInvalidArgument,
-        fmt::format("exchange({}): a sum over the ranks is not finite", plan.algorithm->name));
+        fmt::format("exchange({}): a sum over the ranks is not finite", resolved.algorithm->name));
   }
   const auto delivered = result.entries<float, std::uint32_t>();
   std::copy_n(delivered.indices, delivered.size, entries.result_indices.begin());
@@ -107,15 +109,15 @@ Collective exchange(const Preselected& entries, std::uint64_t d, const SparseOpt
   sparse::SparseCall call;
   call.d = d;
   call.options = options;
-  const sparse::Plan plan = sparse::plan_preselected(call, entries);
+  const sparse::ResolvedCall resolved = sparse::resolve_preselected(call, entries);
   Collective collective;
-  collective.name = fmt::format("exchange({})", plan.algorithm->name);
-  collective.agreement = sparse::agreement(call, plan);
-  collective.check = [plan, entries](const GroupShape& group) {
-    sparse::check_room(plan, entries, group.size);
+  collective.name = fmt::format("exchange({})", resolved.algorithm->name);
+  collective.agreement = sparse::agreement(call, resolved);
+  collective.check = [resolved, entries](const GroupShape& group) {
+    sparse::check_room(resolved, entries, group.size);
   };
-  collective.body = [plan, entries](engine::GroupView& group) {
-    return sparse::exchange_preselected(group, entries, plan);
+  collective.body = [resolved, entries](engine::GroupView& group) {
+    return sparse::exchange_preselected(group, entries, resolved);
   };
   return collective;
 }

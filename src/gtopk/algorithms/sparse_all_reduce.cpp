@@ -27,18 +27,18 @@ namespace {
 using engine::GroupView;
 using engine::Task;
 
-Selection select(const SparseCall& call, const Plan& plan, const List& own) {
+Selection select(const SparseCall& call, const ResolvedCall& resolved, const List& own) {
   const SelectorState* const last = call.options.state;
-  return plan.selector->select({.tensor = call.tensor,
-                                .residual = call.residual,
-                                .d = call.d,
-                                .dtype = call.dtype,
-                                .k = plan.lists.k,
-                                .entry = plan.lists.type,
-                                .density = call.options.density,
-                                .block = call.options.block,
-                                .state = last == nullptr ? SelectorState{} : *last},
-                               own, select_scratch_of_this_thread());
+  return resolved.selector->select({.tensor = call.tensor,
+                                    .residual = call.residual,
+                                    .d = call.d,
+                                    .dtype = call.dtype,
+                                    .k = resolved.lists.k,
+                                    .entry = resolved.lists.type,
+                                    .density = call.options.density,
+                                    .block = call.options.block,
+                                    .state = last == nullptr ? SelectorState{} : *last},
+                                   own, select_scratch_of_this_thread());
 }
 
 template <class T, class Index>
@@ -46,16 +46,17 @@ void commit_as(const SparseCall& call, std::uint32_t ranks, const List& own, con
                std::span<const List> dropped) {
   using Value = Accumulation<T>;
   const Segments<T> tensor(call.tensor);
-  const auto delivered = result.entries<Value, Index>();
-  std::array<Entries<Value, Index>, kMostDropped> put_back;
-  std::ranges::transform(dropped, put_back.begin(),
+  std::array<Entries<Value, Index>, kMostDropped> left_out;
+  std::ranges::transform(dropped, left_out.begin(),
                          [](const List& list) { return list.entries<Value, Index>(); });
-  const auto sent = own.entries<Value, Index>();
-  commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, sent, delivered,
-                          put_back.data(), dropped.size(), call.options.put_back,
+  const StepLists<Value, Index> lists{.own = own.entries<Value, Index>(),
+                                      .result = result.entries<Value, Index>(),
+                                      .dropped = std::span(left_out).first(dropped.size()),
+                                      .put_back = call.options.put_back};
+  commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, lists,
                           divisor_of<Value>(call.options, ranks));
   if (call.options.momentum != nullptr) {
-    mask(static_cast<Value*>(call.options.momentum), sent, delivered, call.options.put_back);
+    mask(static_cast<Value*>(call.options.momentum), lists);
   }
 }
 
@@ -73,27 +74,27 @@ void commit(const SparseCall& call, std::uint32_t ranks, const List& own, const 
 
 }  // namespace
 
-Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan,
+Task<void> sparse_all_reduce(GroupView& group, SparseCall call, ResolvedCall resolved,
                              std::unique_ptr<engine::Turn> turn) {
   const GiveUpGate unless_it_arrives(call.gate.get());
-  if (const BlockCoder* const coder = plan.coder()) {
-    Task<void> coded = plan.algorithm->coded(group, call, *coder, std::move(turn));
+  if (const BlockCoder* const coder = resolved.coder()) {
+    Task<void> coded = resolved.algorithm->coded(group, call, *coder, std::move(turn));
     co_await coded;
     co_return;
   }
-  if (!plan.algorithm->selects()) {
+  if (!resolved.algorithm->selects()) {
     turn.reset();
-    call.options.k = plan.lists.k;  // whether given as k or as a density
-    Task<void> whole = plan.algorithm->whole(group, call);
+    call.options.k = resolved.lists.k;  // whether given as k or as a density
+    Task<void> whole = resolved.algorithm->whole(group, call);
     co_await whole;
     co_return;
   }
-  ExchangePhase exchange(group, plan, std::move(turn));
+  ExchangePhase exchange(group, resolved, std::move(turn));
   group.enter("compress");
-  List own = exchange.lists().make(plan.lists.leaf);
+  List own = exchange.lists().make(resolved.lists.leaf);
   Selection selected;
   engine::Computation selecting =
-      group.compute(call.d, [&] { selected = select(call, plan, own); });
+      group.compute(call.d, [&] { selected = select(call, resolved, own); });
   co_await selecting;
   exchange.lists().close_selection(own, selected.count, selected.finite);
 
@@ -126,15 +127,15 @@ Collective collective(SparseCall call) {
   if (call.options.algorithm == kAuto) {
     return automatic(call);
   }
-  const Plan plan = sparse::plan(call);
+  const ResolvedCall resolved = sparse::resolve(call);
   Collective collective;
-  collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);
-  collective.agreement = agreement(call, plan);
+  collective.name = fmt::format("sparse_all_reduce({})", resolved.algorithm->name);
+  collective.agreement = agreement(call, resolved);
   if (call.delivered.values != nullptr) {
-    collective.check = check_of_room(plan, call.delivered);
+    collective.check = check_of_room(resolved, call.delivered);
   }
-  collective.body = [call = std::move(call), plan](GroupView& group) {
-    return sparse_all_reduce(group, call, plan, nullptr);
+  collective.body = [call = std::move(call), resolved](GroupView& group) {
+    return sparse_all_reduce(group, call, resolved, nullptr);
   };
   return collective;
 }

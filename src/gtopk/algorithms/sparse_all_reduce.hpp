@@ -1,4 +1,4 @@
-// Sparse, algorithms room: one gradient from start to end: plan, select, exchange, commit.
+// Sparse, algorithms room: one gradient from start to end: resolve, select, exchange, commit.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
-#include "src/gtopk/algorithms/call_plan.hpp"
+#include "src/gtopk/algorithms/resolved_call.hpp"
 
 namespace gtopk::sparse {
 
@@ -17,7 +17,7 @@ namespace gtopk::sparse {
 /// Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}; tensor and residual are then
 /// unchanged. NaN or infinity on any rank, or an overflow: the tensor is NaN on every rank and the
 /// residual is unchanged. turn: the operation's place in line if it already has one, or null.
-engine::Task<void> sparse_all_reduce(engine::GroupView& group, SparseCall call, Plan plan,
-                                     std::unique_ptr<engine::Turn> turn);
+engine::Task<void> sparse_all_reduce(engine::GroupView& group, SparseCall call,
+                                     ResolvedCall resolved, std::unique_ptr<engine::Turn> turn);
 
 }  // namespace gtopk::sparse

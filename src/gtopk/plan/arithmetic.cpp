@@ -193,8 +193,8 @@ void measure_arithmetic(Costs& costs) {
     const Entries<float, Index> result = delivered.entries(entries);
     return nanoseconds_each(kElements, [&] {
       static_cast<void>(representable<float, float, Index>(result, 1.0F));
-      commit<float, float, Index>(Segments<float>(tensor.data()), residual.data(), kElements, sent,
-                                  result, &sent, 1, PutBack::kOwn, 1.0F);
+      commit<float, float, Index>(Segments<float>(tensor.data()), residual.data(), kElements,
+                                  {.own = sent, .result = result, .dropped = {&sent, 1}}, 1.0F);
     });
   };
   costs.commit = committing_time(0);

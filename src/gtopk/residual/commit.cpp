@@ -164,10 +164,10 @@ bool representable(Entries<Value, Index> result, Value divisor) {
 }
 
 template <class T, class Value, class Index>
-void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, Index> own,
-            Entries<Value, Index> result, const Entries<Value, Index>* dropped,
-            std::size_t dropped_lists, PutBack put_back, Value divisor) {
+void commit(Segments<T> tensor, Value* residual, std::size_t d,
+            const StepLists<Value, Index>& lists, Value divisor) {
   const KeepDenormals guard;
+  const auto& [own, result, dropped, put_back] = lists;
   if (residual == nullptr) {
     commit_without_residual(tensor, d, result, divisor);
     return;
@@ -176,7 +176,7 @@ void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, I
   // which keeps their order at every index.
   constexpr std::size_t kSweptLists = 32;
   std::array<Tail<Value, Index>, kSweptLists> dropped_tails;
-  const std::size_t swept = std::min(dropped_lists, kSweptLists);
+  const std::size_t swept = std::min(dropped.size(), kSweptLists);
   for (std::size_t list = 0; list < swept; ++list) {
     dropped_tails[list] = Tail<Value, Index>(dropped[list]);
   }
@@ -199,18 +199,17 @@ void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, I
     deliver(tensor_here, begin, result_here, divisor);
     end = begin;
   }
-  for (std::size_t list = swept; list < dropped_lists; ++list) {
-    for_each_stretch(dropped[list], result, [&](Entries<Value, Index> here, const Marks& named) {
-      return_dropped(residual, here, named, put_back);
+  for (const Entries<Value, Index> list : dropped.subspan(swept)) {
+    for_each_stretch(list, result, [&](Entries<Value, Index> here, const Marks& named) {
+      return_dropped(residual, here, named, lists.put_back);
     });
   }
 }
 
 template <class Value, class Index>
-void mask(Value* momentum, Entries<Value, Index> own, Entries<Value, Index> result,
-          PutBack put_back) {
-  for_each_stretch(own, result, [&](Entries<Value, Index> here, const Marks& named) {
-    clear_sent(momentum, here, named, put_back);
+void mask(Value* momentum, const StepLists<Value, Index>& lists) {
+  for_each_stretch(lists.own, lists.result, [&](Entries<Value, Index> here, const Marks& named) {
+    clear_sent(momentum, here, named, lists.put_back);
   });
 }
 
@@ -259,13 +258,12 @@ bool accumulate(Segments<const T> gradient, const Value* residual, Value* acc, s
 
 // The macros' arguments are types, which take no parentheses.
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define GTOPK_INSTANTIATE_INDEXED(T, Value, Index)                                               \
-  template bool representable<T, Value, Index>(Entries<Value, Index>, Value);                    \
-  template void commit<T, Value, Index>(Segments<T>, Value*, std::size_t, Entries<Value, Index>, \
-                                        Entries<Value, Index>, const Entries<Value, Index>*,     \
-                                        std::size_t, PutBack, Value);
+#define GTOPK_INSTANTIATE_INDEXED(T, Value, Index)                            \
+  template bool representable<T, Value, Index>(Entries<Value, Index>, Value); \
+  template void commit<T, Value, Index>(Segments<T>, Value*, std::size_t,     \
+                                        const StepLists<Value, Index>&, Value);
 #define GTOPK_INSTANTIATE_MASK(Value, Index) \
-  template void mask<Value, Index>(Value*, Entries<Value, Index>, Entries<Value, Index>, PutBack);
+  template void mask<Value, Index>(Value*, const StepLists<Value, Index>&);
 #define GTOPK_INSTANTIATE(T, Value)                                                            \
   GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint32_t)                                           \
   GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint64_t)                                           \

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "gtopk/types.hpp"
+#include "src/gtopk/residual/step_lists.hpp"
 #include "src/gtopk/value/entries.hpp"
 #include "src/gtopk/value/segments.hpp"
 
@@ -25,16 +25,14 @@ template <class T, class Value, class Index>
 ///
 /// `tensor` holds the gradient on entry; its cut into pieces does not affect the result. `residual`
 /// may be null: then this is only step 3 on zeros.
-/// `own` is what this rank selected; `dropped` points to `dropped_lists` lists. No allocation.
+/// No allocation.
 template <class T, class Value, class Index>
-void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, Index> own,
-            Entries<Value, Index> result, const Entries<Value, Index>* dropped,
-            std::size_t dropped_lists, PutBack put_back, Value divisor);
+void commit(Segments<T> tensor, Value* residual, std::size_t d,
+            const StepLists<Value, Index>& lists, Value divisor);
 
 /// momentum[i] <- 0 wherever commit() clears the residual of what this rank has sent.
 template <class Value, class Index>
-void mask(Value* momentum, Entries<Value, Index> own, Entries<Value, Index> result,
-          PutBack put_back);
+void mask(Value* momentum, const StepLists<Value, Index>& lists);
 
 /// Writes the tensor of a step that did not happen.
 template <class T>

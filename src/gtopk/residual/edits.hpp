@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "gtopk/types.hpp"
+#include "src/gtopk/residual/step_lists.hpp"
 #include "src/gtopk/value/edits.hpp"
 #include "src/gtopk/value/entries.hpp"
 
@@ -38,10 +38,9 @@ class AscendingLookup {
 /// in `delivered`, `most_returned` in `returned`. Throws std::length_error if that is not enough.
 /// Each list is read once, from front to back.
 template <class Value, class Index>
-[[nodiscard]] EditCounts make_edits(Entries<Value, Index> own, Entries<Value, Index> result,
-                                    std::span<const Entries<Value, Index>> dropped,
-                                    PutBack put_back, std::size_t most_returned,
+[[nodiscard]] EditCounts make_edits(const StepLists<Value, Index>& lists, std::size_t most_returned,
                                     const Edits<Value, Index>& edits) {
+  const auto& [own, result, dropped, put_back] = lists;
   const bool all = put_back == PutBack::kMerged;
   EditCounts counts;
   counts.happened = 1;

@@ -34,7 +34,7 @@ std::string refusal_of(const std::function<void(SparseCall&)>& change) {
   call.d = 100;
   call.options.k = 5;
   change(call);
-  return refusal([&] { static_cast<void>(plan(call)); });
+  return refusal([&] { static_cast<void>(resolve(call)); });
 }
 
 TEST(Arguments, ThatStandForNothingAreRefused) {

@@ -407,8 +407,8 @@ TEST(AutoArguments, TheCandidatesAreThoseThatKeepTheSemanticsAndTakeSelectorAndW
     call.options = {.algorithm = "auto", .selector = selector, .wire = wire, .density = 0.01};
     call.options.semantics = semantics;
     std::vector<std::string> names;
-    for (const sparse::Plan& plan : sparse::candidates(call)) {
-      names.emplace_back(plan.algorithm->name);
+    for (const sparse::ResolvedCall& resolved : sparse::candidates(call)) {
+      names.emplace_back(resolved.algorithm->name);
     }
     return names;
   };

@@ -256,7 +256,7 @@ TEST(DenseCoded, IsDenseAndNoExactSum) {
     call.options.wire = wire;
     call.options.semantics = semantics;
     try {
-      static_cast<void>(sparse::plan(call));
+      static_cast<void>(sparse::resolve(call));
     } catch (const Error& error) {
       return std::string(error.what());
     }

@@ -148,7 +148,7 @@ std::string refusal_of_options(const SparseOptions& options) {
   call.d = 100;
   call.options = options;
   try {
-    static_cast<void>(sparse::plan(call));
+    static_cast<void>(sparse::resolve(call));
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument) << error.what();
     return error.what();
@@ -207,7 +207,7 @@ sparse::ListPlan lists_of(const SparseOptions& options) {
   sparse::SparseCall call;
   call.d = 100;
   call.options = options;
-  return sparse::plan(call).lists;
+  return sparse::resolve(call).lists;
 }
 
 TEST(Selectors, TheListsOfALeafHaveRoomForWhatASelectorMayReturn) {

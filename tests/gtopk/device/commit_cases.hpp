@@ -78,11 +78,14 @@ template <class T, class Index>
     return one;
   }
   const auto dropped = one.views();
-  commit<T, Value, Index>(one.tensor.data(), Case::data(one.residual), one.tensor.size(),
-                          one.own.view(), one.result.view(), dropped.data(), dropped.size(),
-                          one.put_back, one.divisor);
+  const StepLists<Value, Index> lists{.own = one.own.view(),
+                                      .result = one.result.view(),
+                                      .dropped = dropped,
+                                      .put_back = one.put_back};
+  commit<T, Value, Index>(one.tensor.data(), Case::data(one.residual), one.tensor.size(), lists,
+                          one.divisor);
   if (!one.momentum.empty()) {
-    mask(one.momentum.data(), one.own.view(), one.result.view(), one.put_back);
+    mask(one.momentum.data(), lists);
   }
   return one;
 }

@@ -41,8 +41,11 @@ class DeviceCommit : public ::testing::Test {
     testing::List<Value, Index> delivered;
     const Edits<Value, Index> edits{cleared.data(), returned.out(one.all_dropped()),
                                     delivered.out(one.result.indices.size())};
-    EditCounts counts = make_edits<Value, Index>(one.own.view(), one.result.view(), dropped,
-                                                 one.put_back, one.all_dropped(), edits);
+    EditCounts counts = make_edits<Value, Index>({.own = one.own.view(),
+                                                  .result = one.result.view(),
+                                                  .dropped = dropped,
+                                                  .put_back = one.put_back},
+                                                 one.all_dropped(), edits);
     counts.happened = happened ? 1 : 0;
     HostExecutor executor(random(), 1 + random() % 4);
     device::commit<T>(executor, pieces.view(), Case::data(one.momentum), edits, &counts,

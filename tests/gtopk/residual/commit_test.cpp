@@ -78,8 +78,12 @@ class Commit : public ::testing::Test {
       dropped.push_back(list.view());
     }
     commit<T, Value, Index>(tensor, one.residual.empty() ? nullptr : one.residual.data(),
-                            one.tensor.size(), one.own.view(), one.result.view(), dropped.data(),
-                            dropped.size(), one.put_back, one.divisor);
+                            one.tensor.size(),
+                            {.own = one.own.view(),
+                             .result = one.result.view(),
+                             .dropped = dropped,
+                             .put_back = one.put_back},
+                            one.divisor);
   }
 
   // The rules of put_back as the contract states them, one index after the other.
@@ -201,7 +205,9 @@ TYPED_TEST(Commit, MaskClearsWhereTheResidualOfWhatWasSentIsCleared) {
   testing::for_each_seed(200, [&](std::uint64_t seed) {
     const auto one = this->random_case(seed);
     std::vector<Value> momentum(one.tensor.size(), Value{1});
-    mask(momentum.data(), one.own.view(), one.result.view(), one.put_back);
+    mask(momentum.data(),
+         StepLists<Value, Index>{
+             .own = one.own.view(), .result = one.result.view(), .put_back = one.put_back});
     for (std::size_t i = 0; i < momentum.size(); ++i) {
       const auto in = [i](const auto& list) {
         return std::ranges::find(list.indices, static_cast<Index>(i)) != list.indices.end();
@@ -219,8 +225,12 @@ TYPED_TEST(Commit, AllocatesNothing) {
   const auto dropped_view = dropped.view();
   const std::size_t before = support::allocations();
   commit<typename TypeParam::T, typename TestFixture::Value, typename TestFixture::Index>(
-      one.tensor.data(), one.residual.data(), one.residual.size(), one.own.view(),
-      one.result.view(), &dropped_view, 1, one.put_back, one.divisor);
+      one.tensor.data(), one.residual.data(), one.residual.size(),
+      {.own = one.own.view(),
+       .result = one.result.view(),
+       .dropped = {&dropped_view, 1},
+       .put_back = one.put_back},
+      one.divisor);
   EXPECT_EQ(support::allocations(), before);
 }
 

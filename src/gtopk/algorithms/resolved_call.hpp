@@ -1,5 +1,5 @@
-// Sparse, algorithms room: what follows from the arguments of a call: its plan, what all ranks must
-// agree on, and the capacity for its result. Pure functions.
+// Sparse, algorithms room: what follows from the arguments of a call: rows of the registries, sizes
+// of lists, what all ranks must agree on, and the capacity for its result. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace gtopk::sparse {
 
 /// What follows from a call's arguments alone, the same on every rank that makes the same call.
-struct Plan {
+struct ResolvedCall {
   const AlgorithmRow* algorithm = nullptr;
   const SelectorRow* selector = nullptr;
   const CodecRow* codec = nullptr;
@@ -43,17 +43,17 @@ struct Plan {
 };
 
 /// Throws Error{kInvalidArgument} for an invalid call.
-[[nodiscard]] Plan plan(const SparseCall& call);
+[[nodiscard]] ResolvedCall resolve(const SparseCall& call);
 /// What all ranks must agree on. algorithm: its name in the call.
-[[nodiscard]] Agreement agreement(const SparseCall& call, const Plan& plan,
+[[nodiscard]] Agreement agreement(const SparseCall& call, const ResolvedCall& resolved,
                                   std::string_view algorithm);
-[[nodiscard]] inline Agreement agreement(const SparseCall& call, const Plan& plan) {
-  return agreement(call, plan, plan.algorithm->name);
+[[nodiscard]] inline Agreement agreement(const SparseCall& call, const ResolvedCall& resolved) {
+  return agreement(call, resolved, resolved.algorithm->name);
 }
 
 /// A check that throws Error{kInvalidArgument} if there is too little capacity to record the
 /// result.
-[[nodiscard]] std::function<void(const GroupShape&)> check_of_room(const Plan& plan,
+[[nodiscard]] std::function<void(const GroupShape&)> check_of_room(const ResolvedCall& resolved,
                                                                    const Delivered& delivered);
 
 }  // namespace gtopk::sparse

@@ -1,4 +1,4 @@
-#include "src/gtopk/algorithms/call_plan.hpp"
+#include "src/gtopk/algorithms/resolved_call.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -71,7 +71,7 @@ std::string algorithms_without_reselection() {
 }
 
 /// Requires an algorithm whose whole sums have known contributors.
-void check_mean(const SparseCall& call, const Plan& plan) {
+void check_mean(const SparseCall& call, const ResolvedCall& resolved) {
   if (call.options.mean == MeanOver::kRanks) {
     return;
   }
@@ -80,40 +80,41 @@ void check_mean(const SparseCall& call, const Plan& plan) {
                 fmt::format("a mean over {} needs ReduceOp AVG, seen {}",
                             to_string(call.options.mean), to_string(call.options.op)));
   }
-  if (!plan.algorithm->counts()) {
+  if (!resolved.algorithm->counts()) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("a mean over {} needs whole sums of what ranks select, which '{}' does "
                             "not deliver; algorithms that do: {}",
-                            to_string(call.options.mean), plan.algorithm->name,
+                            to_string(call.options.mean), resolved.algorithm->name,
                             algorithms_without_reselection()));
   }
 }
 
-void check_wire(const Plan& plan) {
-  if (plan.algorithm->selects() && plan.algorithm->reselects && plan.codec->codec.ties()) {
-    throw Error(
-        ErrorKind::kInvalidArgument,
-        fmt::format("wire '{}' makes many values of a list equal, among which '{}' would "
-                    "select by index alone; algorithms that do not re-select: {}",
-                    plan.codec->name, plan.algorithm->name, algorithms_without_reselection()));
+void check_wire(const ResolvedCall& resolved) {
+  if (resolved.algorithm->selects() && resolved.algorithm->reselects &&
+      resolved.codec->codec.ties()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("wire '{}' makes many values of a list equal, among which '{}' would "
+                            "select by index alone; algorithms that do not re-select: {}",
+                            resolved.codec->name, resolved.algorithm->name,
+                            algorithms_without_reselection()));
   }
 }
 
 /// k of one rank's selection, whether given as k or as a density.
-std::uint64_t entries_wanted(const SparseCall& call, const Plan& plan) {
+std::uint64_t entries_wanted(const SparseCall& call, const ResolvedCall& resolved) {
   const SparseOptions& options = call.options;
-  if (!plan.algorithm->takes_k()) {
+  if (!resolved.algorithm->takes_k()) {
     return call.d;
   }
-  const bool per_block = plan.selects_per_block();
+  const bool per_block = resolved.selects_per_block();
   if (per_block && options.block == 0) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("select '{}' needs block >= 1, seen 0", plan.selector->name));
+                fmt::format("select '{}' needs block >= 1, seen 0", resolved.selector->name));
   }
   if (options.k != 0 && (per_block || options.density != 0)) {
     throw Error(ErrorKind::kInvalidArgument,
                 per_block ? fmt::format("select '{}' takes a density and no k, seen k = {}",
-                                        plan.selector->name, options.k)
+                                        resolved.selector->name, options.k)
                           : fmt::format("sparse_all_reduce takes k or a density, seen k = {} and "
                                         "density = {}",
                                         options.k, options.density));
@@ -139,7 +140,7 @@ std::uint64_t entries_wanted(const SparseCall& call, const Plan& plan) {
 
 }  // namespace
 
-Plan plan(const SparseCall& call) {
+ResolvedCall resolve(const SparseCall& call) {
   check(call);
   const SparseOptions& options = call.options;
   if (options.algorithm == kAuto) {
@@ -147,52 +148,54 @@ Plan plan(const SparseCall& call) {
                 "algorithm 'auto' is chosen when a call runs, and nothing is known of it before: "
                 "name an algorithm, such as the one that plan() chooses");
   }
-  Plan plan;
-  plan.algorithm = &algorithm_registry().find(options.algorithm);
-  plan.selector = &selector_registry().find(options.selector);
-  plan.codec = &codec_registry().find(options.wire);
-  if (!plan.satisfies(options.semantics)) {
-    const bool coded = plan.coder() != nullptr;
+  ResolvedCall resolved;
+  resolved.algorithm = &algorithm_registry().find(options.algorithm);
+  resolved.selector = &selector_registry().find(options.selector);
+  resolved.codec = &codec_registry().find(options.wire);
+  if (!resolved.satisfies(options.semantics)) {
+    const bool coded = resolved.coder() != nullptr;
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("semantics '{}' rules out algorithm '{}'{}, which keeps '{}'",
-                            to_string(options.semantics), plan.algorithm->name,
-                            coded ? fmt::format(" on wire '{}'", plan.codec->name) : "",
-                            to_string(plan.algorithm->keeps)));
+                            to_string(options.semantics), resolved.algorithm->name,
+                            coded ? fmt::format(" on wire '{}'", resolved.codec->name) : "",
+                            to_string(resolved.algorithm->keeps)));
   }
-  plan.lists.type = call.entry_type();
-  plan.lists.d = call.d;
-  check_wire(plan);
-  check_mean(call, plan);
-  plan.lists.k = entries_wanted(call, plan);
-  plan.lists.leaf =
-      plan.algorithm->selects() ? plan.selector->most_of(call.d, plan.lists.k) : plan.lists.k;
-  plan.lists.reselects = plan.algorithm->reselects;
-  plan.lists.counted = options.mean == MeanOver::kContributors;
-  if (plan.selects_per_block()) {
-    plan.lists.blocks = Blocks(call.d, options.density, options.block);
+  resolved.lists.type = call.entry_type();
+  resolved.lists.d = call.d;
+  check_wire(resolved);
+  check_mean(call, resolved);
+  resolved.lists.k = entries_wanted(call, resolved);
+  resolved.lists.leaf = resolved.algorithm->selects()
+                            ? resolved.selector->most_of(call.d, resolved.lists.k)
+                            : resolved.lists.k;
+  resolved.lists.reselects = resolved.algorithm->reselects;
+  resolved.lists.counted = options.mean == MeanOver::kContributors;
+  if (resolved.selects_per_block()) {
+    resolved.lists.blocks = Blocks(call.d, options.density, options.block);
   }
-  plan.lists.codec = &plan.codec->codec;
-  return plan;
+  resolved.lists.codec = &resolved.codec->codec;
+  return resolved;
 }
 
-Agreement agreement(const SparseCall& call, const Plan& plan, std::string_view algorithm) {
+Agreement agreement(const SparseCall& call, const ResolvedCall& resolved,
+                    std::string_view algorithm) {
   Agreement agreement("sparse_all_reduce");
   agreement.word("algorithm", algorithm)
       .number("d", call.d)
-      .number("k", plan.lists.k)
+      .number("k", resolved.lists.k)
       .type("dtype", call.dtype)
       .word("op", to_string(call.options.op))
       .word("put_back", to_string(call.options.put_back))
-      .word("select", plan.selector->name)
-      .word("wire", plan.codec->name);
+      .word("select", resolved.selector->name)
+      .word("wire", resolved.codec->name);
   if (call.options.mean != MeanOver::kRanks) {
     agreement.word("mean", to_string(call.options.mean));
   }
-  if (plan.algorithm->draws) {
+  if (resolved.algorithm->draws) {
     call.options.seed ? agreement.number("seed", *call.options.seed)
                       : agreement.word("seed", "the call's number");
   }
-  if (plan.selects_per_block()) {
+  if (resolved.selects_per_block()) {
     agreement.number("block", call.options.block);
   }
   if (call.options.scale != 1) {
@@ -208,14 +211,15 @@ Agreement agreement(const SparseCall& call, const Plan& plan, std::string_view a
   return agreement;
 }
 
-std::function<void(const GroupShape&)> check_of_room(const Plan& plan, const Delivered& delivered) {
-  return [plan, delivered](const GroupShape& group) {
-    const std::uint64_t largest = plan.most_entries(group.size);
+std::function<void(const GroupShape&)> check_of_room(const ResolvedCall& resolved,
+                                                     const Delivered& delivered) {
+  return [resolved, delivered](const GroupShape& group) {
+    const std::uint64_t largest = resolved.most_entries(group.size);
     if (delivered.values != nullptr && delivered.room < largest) {
       throw Error(ErrorKind::kInvalidArgument,
                   fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries, "
                               "but there is room to record only {}",
-                              plan.algorithm->name, group.size, largest, delivered.room));
+                              resolved.algorithm->name, group.size, largest, delivered.room));
     }
   };
 }
@@ -262,23 +266,23 @@ CallTraits traits_of(const SparseOptions& options) {
   sparse::SparseCall call;
   call.d = 1;
   call.options = options;
-  const sparse::Plan plan = sparse::plan(call);
-  const sparse::AlgorithmRow& algorithm = *plan.algorithm;
+  const sparse::ResolvedCall resolved = sparse::resolve(call);
+  const sparse::AlgorithmRow& algorithm = *resolved.algorithm;
   return {.selects = algorithm.selects(),
           .delivers_all = !algorithm.takes_k(),
           .delivers_selections = algorithm.counts() && !algorithm.bounded,
           .whole_sums = algorithm.counts(),
-          .empties_residual = !algorithm.takes_k() && plan.coder() == nullptr,
+          .empties_residual = !algorithm.takes_k() && resolved.coder() == nullptr,
           .adds_elements = algorithm.adds_elements,
-          .rounds = plan.codec->codec.rounds(),
-          .per_block = plan.selector->per_block};
+          .rounds = resolved.codec->codec.rounds(),
+          .per_block = resolved.selector->per_block};
 }
 
 std::uint64_t most_delivered(std::uint64_t d, const SparseOptions& options, std::uint32_t ranks) {
   sparse::SparseCall call;
   call.d = d;
   call.options = options;
-  return sparse::plan(call).most_entries(ranks);
+  return sparse::resolve(call).most_entries(ranks);
 }
 
 }  // namespace gtopk
