@@ -141,7 +141,7 @@ class Backward:
         with torch.no_grad():
             if self._scale != 1:
                 buffer.div_(self._scale)
-            pieces = buffer.split(layout.sizes)
+            pieces = buffer.split_with_sizes(layout.sizes)
             for part in layout.parts:
                 exchange = self.exchanges[part.unit]
                 exchange.take(part, pieces, waiting)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from gtopk.diagnostics.diagnose import Probe
     from gtopk.exchange.places import BucketPart
     from gtopk.state.units import Unit
+
+_NOTHING = torch.empty(0, device="cpu")
 
 
 class Bucket:
@@ -209,7 +212,7 @@ class Exchange:
         self.missing = set(names)
         self.large: list[torch.Tensor] = []
         """The pieces of the large part, in the order of the unit, once everything has arrived."""
-        self.small = torch.empty(0, device="cpu")
+        self.small = _NOTHING
         """The small part, in one piece, once everything has arrived."""
         self.buckets: list[Bucket] = []
         self.into: dict[str, torch.Tensor] = {}
@@ -233,7 +236,7 @@ class Exchange:
         self.probe: Probe | None = None
         """Set if this backward is diagnosed."""
         self._large: list[tuple[int, torch.Tensor]] = []  # by the position of its first parameter
-        self._small: list[tuple[int, torch.Tensor]] = []
+        self._small: list[tuple[int, torch.Tensor]] = []  # both sorted by gather()
 
     def take(self, part: BucketPart, pieces: Sequence[torch.Tensor], bucket: Bucket | None) -> None:
         """Record which part of the unit has arrived, and in which pieces of the buffer."""
@@ -245,10 +248,12 @@ class Exchange:
 
     def gather(self, small: torch.Tensor) -> None:
         """Order what has arrived as in the unit; copy the small part to `small`."""
-        self.large = [piece for piece in _in_order(self._large) if piece.numel()]
+        for parts in (self._large, self._small):
+            parts.sort(key=operator.itemgetter(0))
+        self.large = [piece for _, piece in self._large if piece.numel()]
         self.small = small
         if small.numel():
-            torch.cat(_in_order(self._small), out=small)
+            torch.cat([piece for _, piece in self._small], out=small)
 
     def to_updates(self, unit: Unit) -> None:
         """Turn gradients into updates, before the exchange of `unit`, if there are rates.
@@ -292,7 +297,7 @@ class Exchange:
         if not self.small.numel():
             return
         most = torch.finfo(self.small.dtype).max / (2 * ranks * max(1.0, self.scale))
-        if not torch.linalg.vector_norm(self.small, math.inf).item() <= most:
+        if not _largest(self.small) <= most:
             self.small.fill_(math.nan)
             if self.large:
                 self.large[0][:1].fill_(math.nan)
@@ -300,7 +305,7 @@ class Exchange:
     def happened(self) -> bool:
         """Return, after the exchange, whether the unit was finite on all ranks."""
         if not self.large:
-            return bool(self.small.isfinite().all())
+            return math.isfinite(_largest(self.small))
         # Every element of a step that did not happen is NaN: checking one is enough.
         return not math.isnan(self.large[0][0].item())
 
@@ -330,8 +335,15 @@ class Exchange:
             part.div_(rate)
         if not self.small.numel():
             return
-        places = _in_order(self._small)
-        torch._foreach_copy_(places, list(self.small.split([each.numel() for each in places])))
+        places = [piece for _, piece in self._small]
+        sizes = [each.numel() for each in places]
+        torch._foreach_copy_(places, self.small.split_with_sizes(sizes))
+
+
+def _largest(values: torch.Tensor) -> float:
+    """Return the largest magnitude; NaN if there is a NaN."""
+    # Its two passes take a fifth of the time of linalg.vector_norm(), and of isfinite().all().
+    return values.abs().max().item()
 
 
 def finish(device: torch.device) -> None:
@@ -359,7 +371,3 @@ def without_traceback(error: Exception) -> Exception:
 def flat(gradient: torch.Tensor) -> torch.Tensor:
     """Return the elements of a gradient without gaps, in memory order, whatever its shape."""
     return gradient.as_strided((gradient.numel(),), (1,))
-
-
-def _in_order(pieces: Sequence[tuple[int, torch.Tensor]]) -> list[torch.Tensor]:
-    return [piece for _, piece in sorted(pieces, key=lambda each: each[0])]

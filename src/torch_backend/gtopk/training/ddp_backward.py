@@ -78,7 +78,7 @@ class BucketSource(Source):
 
     def _arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
-            self._find_ddp(bucket.parameters()[0])
+            self._find_ddp(bucket)
             self.backward.begin()
             self._exact_seen = 0
         if bucket.buffer().layout == torch.strided:
@@ -146,12 +146,13 @@ class BucketSource(Source):
                 )
         return layout_of(self._slots[id(each)] for each in parameters)
 
-    def _find_ddp(self, parameter: torch.Tensor) -> None:
+    def _find_ddp(self, bucket: dist.GradBucket) -> None:
         # Another DDP has replaced one that no longer exists.
         gone = any(each() is None for each in self._ddps)
         if gone or not self.backward.compared:
-            known = [ddp for each in self._ddps if (ddp := each()) is not None]
-            ddps = known if known and not gone else ddps_around(self._state, parameter)
+            ddps = [ddp for each in self._ddps if (ddp := each()) is not None]
+            if not ddps or gone:
+                ddps = ddps_around(self._state, bucket.parameters()[0])
             for each in ddps:
                 check_options(each)
             backend_of(self._state.group)
