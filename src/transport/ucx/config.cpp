@@ -205,8 +205,8 @@ std::string UcxConfig::network_devices() const {
 std::string UcxConfig::said_of_ports() const {
   for (const Setting& setting : settings_) {
     if (setting.key == "TCP_PORT_RANGE") {
-      const bool ours = setting.source == "GTOPK_PORTS";
-      return fmt::format("{}={}", ours ? "GTOPK_PORTS" : "UCX_TCP_PORT_RANGE", setting.value);
+      const bool programs = setting.source == "program";
+      return fmt::format("{}={}", programs ? "UCX_TCP_PORT_RANGE" : setting.source, setting.value);
     }
   }
   const char* const user = std::getenv("UCX_TCP_PORT_RANGE");

@@ -110,12 +110,15 @@ TEST(UcxPorts, OfTheEnvironmentBeatUcxsOwnButNotOursForUcx) {
   setenv(kPorts, "30000-60000", 1);
   EXPECT_EQ(transport::UcxConfig({}).said_of_ports(), "GTOPK_PORTS=30000-60000");
   setenv("GTOPK_UCX_TCP_PORT_RANGE", "20000-30000", 1);
-  EXPECT_EQ(transport::UcxConfig({}).said_of_ports(), "UCX_TCP_PORT_RANGE=20000-30000");
+  EXPECT_EQ(transport::UcxConfig({}).said_of_ports(),
+            "GTOPK_UCX_TCP_PORT_RANGE=20000-30000");
   unsetenv("GTOPK_UCX_TCP_PORT_RANGE");
   unsetenv(kPorts);
   EXPECT_EQ(transport::UcxConfig({}).said_of_ports(), "UCX_TCP_PORT_RANGE=1-2");
   unsetenv("UCX_TCP_PORT_RANGE");
   EXPECT_EQ(transport::UcxConfig({}).said_of_ports(), "");
+  EXPECT_EQ(transport::UcxConfig({{"TCP_PORT_RANGE", "5-6"}}).said_of_ports(),
+            "UCX_TCP_PORT_RANGE=5-6");
 }
 
 TEST(UcxPorts, ThatAreNoRangeAreAnErrorThatShowsOne) {
