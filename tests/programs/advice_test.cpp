@@ -133,5 +133,22 @@ TEST(Advice, OnCongestionControlAndVariablesThatNobodyReads) {
                                            HasSubstr("GTOPK_LOGLEVEL is set, and gtopk reads no")));
 }
 
+TEST(Advice, OnPortsThatAreNoRangeOrTooFew) {
+  Machine machine = well();
+  machine.place.local_size = 4;
+  for (const char* const enough : {"40000-40003", "1-65535"}) {
+    machine.environment["GTOPK_PORTS"] = enough;
+    EXPECT_THAT(advice(machine), IsEmpty()) << enough;
+  }
+  machine.environment["GTOPK_PORTS"] = "40000-40002";
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("has 3 ports, and the 4 ranks")));
+  machine.environment["GTOPK_PORTS"] = "40000";
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("has 1 port, and the 4 ranks")));
+  for (const char* const wrong : {"", "0-9", "9-1", "1-65536", "40000-", "a"}) {
+    machine.environment["GTOPK_PORTS"] = wrong;
+    EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("expected a range of TCP ports"))) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace gtopk::programs::info

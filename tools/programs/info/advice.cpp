@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,6 +26,26 @@ std::optional<std::string> setting(const Machine& machine, const std::string& na
     }
   }
   return std::nullopt;
+}
+
+struct Ports {
+  std::uint32_t first = 0;
+  std::uint32_t last = 0;
+};
+
+/// "40000-40015", or one port; nullopt for what gtopk rejects.
+std::optional<Ports> ports_of(std::string_view text) {
+  const std::size_t dash = text.find('-');
+  const auto port = [](std::string_view digits) {
+    std::uint16_t number = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    return error == std::errc{} && end == digits.data() + digits.size() ? number : 0;
+  };
+  const auto first = static_cast<std::uint32_t>(port(text.substr(0, dash)));
+  const auto last = dash == std::string_view::npos
+                        ? first
+                        : static_cast<std::uint32_t>(port(text.substr(dash + 1)));
+  return first == 0 || last < first ? std::nullopt : std::optional(Ports{first, last});
 }
 
 void about_interfaces(const Machine& machine, Sentences& said) {
@@ -149,6 +171,26 @@ void about_tcp(const Machine& machine, Sentences& said) {
   }
 }
 
+/// Reports a range of ports with fewer of them than the host's ranks need.
+void about_ports(const Machine& machine, Sentences& said) {
+  const auto found = machine.environment.find("GTOPK_PORTS");
+  if (found == machine.environment.end()) {
+    return;
+  }
+  const std::optional<Ports> ports = ports_of(found->second);
+  if (!ports) {
+    said.push_back(fmt::format(
+        "GTOPK_PORTS is '{}', and ranks will not start: expected a range of TCP ports of 1 to "
+        "65535, like 40000-40015",
+        found->second));
+  } else if (ports->last - ports->first + 1U < machine.place.local_size) {
+    said.push_back(fmt::format(
+        "GTOPK_PORTS={} has {} port{}, and the {} ranks of this host need one each: widen it",
+        found->second, ports->last - ports->first + 1, ports->last == ports->first ? "" : "s",
+        machine.place.local_size));
+  }
+}
+
 void about_variables(const Machine& machine, Sentences& said) {
   constexpr std::array kKnown = {"GTOPK_LOG_LEVEL",
                                  "GTOPK_HOST",
@@ -189,6 +231,7 @@ Sentences advice(const Machine& machine) {
   about_transports(machine, said);
   about_limits(machine, said);
   about_tcp(machine, said);
+  about_ports(machine, said);
   about_variables(machine, said);
   return said;
 }
