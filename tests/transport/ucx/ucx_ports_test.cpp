@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gtopk/error.hpp"
 #include "src/transport/ucx/config.hpp"
@@ -110,15 +111,14 @@ TEST(UcxPorts, OfTheEnvironmentBeatUcxsOwnButNotOursForUcx) {
   setenv(kPorts, "30000-60000", 1);
   EXPECT_EQ(transport::UcxConfig({}).said_of_ports(), "GTOPK_PORTS=30000-60000");
   setenv("GTOPK_UCX_TCP_PORT_RANGE", "20000-30000", 1);
-  EXPECT_EQ(transport::UcxConfig({}).said_of_ports(),
-            "GTOPK_UCX_TCP_PORT_RANGE=20000-30000");
+  EXPECT_EQ(transport::UcxConfig({}).said_of_ports(), "GTOPK_UCX_TCP_PORT_RANGE=20000-30000");
   unsetenv("GTOPK_UCX_TCP_PORT_RANGE");
   unsetenv(kPorts);
   EXPECT_EQ(transport::UcxConfig({}).said_of_ports(), "UCX_TCP_PORT_RANGE=1-2");
   unsetenv("UCX_TCP_PORT_RANGE");
   EXPECT_EQ(transport::UcxConfig({}).said_of_ports(), "");
-  EXPECT_EQ(transport::UcxConfig({{"TCP_PORT_RANGE", "5-6"}}).said_of_ports(),
-            "UCX_TCP_PORT_RANGE=5-6");
+  const std::vector<std::pair<std::string, std::string>> program = {{"TCP_PORT_RANGE", "5-6"}};
+  EXPECT_EQ(transport::UcxConfig(program).said_of_ports(), "UCX_TCP_PORT_RANGE=5-6");
 }
 
 TEST(UcxPorts, ThatAreNoRangeAreAnErrorThatShowsOne) {
