@@ -72,8 +72,8 @@ _KINDS = {
 # Arguments, and what they cost on each kind of net; docs/tuning.md has the same figures.
 _WAYS: tuple[tuple[dict[str, Any], Mapping[str, str]], ...] = (
     ({}, {"transformer": "", "convolutional": "", "other": ""}),
-    ({"algorithm": "dense", "wire": "int8"}, {"transformer": "−0.4 ± 1.2 % (AdamW)"}),
-    ({"algorithm": "dense", "wire": "4bit"}, {"transformer": "1.2 ± 2.8 % worse (AdamW)"}),
+    ({"algorithm": "dense", "wire": "int8"}, {"transformer": "0.2 ± 0.3 % worse (AdamW)"}),
+    ({"algorithm": "dense", "wire": "4bit"}, {"transformer": "0.3 ± 0.7 % worse (AdamW)"}),
     ({"algorithm": "topk", "density": 0.05}, {"transformer": "8.8 % worse (AdamW)"}),
     (
         {"algorithm": "gtopk", "density": 0.01},
