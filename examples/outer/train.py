@@ -59,7 +59,8 @@ def held_out_loss(task: Task, outer: gtopk.OuterOptimizer | None) -> float:
 def train(task: Task, options: argparse.Namespace) -> dict[str, Any]:
     """Does all steps; returns what is to be reported."""
     model, outer = task.model, None
-    inner, schedule = task.recipe.optimizer(model.parameters(), task.lr, options.steps)
+    inner_lr = task.lr if options.inner_lr is None else options.inner_lr
+    inner, schedule = task.recipe.optimizer(model.parameters(), inner_lr, options.steps)
     for each in model.parameters():
         dist.broadcast(each.detach(), 0)
     dense_steps = options.steps
@@ -80,7 +81,8 @@ def train(task: Task, options: argparse.Namespace) -> dict[str, Any]:
         task.recipe.clip_(model.parameters())
         (inner if outer is None else outer).step()
         schedule.step()
-        if step % max(1, options.steps // 20) == 0 or step == options.steps:
+        due = step % max(1, options.steps // 20) == 0 or step == options.steps
+        if due and dist.get_rank() == 0:
             points.append([step, held_out_loss(task, outer)])
         megabytes = (gtopk.stats()["bytes_sent"] - sent) / 1e6
         shown = {"loss": f"{loss.item():.3f}", "MB": f"{megabytes:.2f}"}
@@ -91,9 +93,10 @@ def train(task: Task, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "preset": options.preset,
         **options.overrides,
+        "inner_lr": inner_lr,
         "parameters": sum(each.numel() for each in model.parameters()),
         "dense_steps": dense_steps,
-        "held_out_loss": points[-1][1],
+        "held_out_loss": points[-1][1] if points else None,
         "megabytes_after_the_start": megabytes,
         "seconds_after_the_start": time.monotonic() - began,
         "outer": None if outer is None else outer.stats(),
@@ -108,6 +111,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--preset", choices=presets, default="sparseloco")
     parser.add_argument("--size", choices=SIZES, default="gpt-0.1m")
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--inner-lr", type=float, help="of AdamW; the task's if not given")
     parser.add_argument("--dense", type=float, default=0.2, help="share of dense steps at first")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shards", choices=("alike", "skewed"), default="alike")
