@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -16,6 +17,7 @@
 #include "gtopk/error.hpp"
 #include "src/transport/base/log.hpp"
 #include "src/transport/base/transport.hpp"
+#include "src/transport/ucx/port_range.hpp"
 #include "src/transport/ucx/posix_space.hpp"
 #include "src/transport/ucx/status.hpp"
 
@@ -77,22 +79,15 @@ std::string ports_of_environment() {
     return {};
   }
   const std::string_view text = variable;
-  const std::size_t dash = text.find('-');
-  const auto port = [](std::string_view digits) {
-    std::uint16_t number = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    return error == std::errc{} && end == digits.data() + digits.size() ? number : 0;
-  };
-  const int first = port(text.substr(0, dash));
-  const int last = dash == std::string_view::npos ? first : port(text.substr(dash + 1));
-  if (first == 0 || last < first) {
+  const std::optional<PortRange> ports = port_range(text);
+  if (!ports) {
     throw Error(
         ErrorKind::kInvalidArgument,
         fmt::format("GTOPK_PORTS is '{}': expected a range of TCP ports of 1 to 65535, like "
                     "40000-40015",
                     text));
   }
-  return fmt::format("{}-{}", first, last);
+  return fmt::format("{}-{}", ports->first, ports->last);
 }
 
 DevicePointers device_pointers_of_environment() {

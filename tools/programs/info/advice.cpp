@@ -2,15 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <system_error>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
+
+#include "src/transport/ucx/port_range.hpp"
 
 namespace gtopk::programs::info {
 namespace {
@@ -26,26 +26,6 @@ std::optional<std::string> setting(const Machine& machine, const std::string& na
     }
   }
   return std::nullopt;
-}
-
-struct Ports {
-  std::uint32_t first = 0;
-  std::uint32_t last = 0;
-};
-
-/// "40000-40015", or one port; nullopt for what gtopk rejects.
-std::optional<Ports> ports_of(std::string_view text) {
-  const std::size_t dash = text.find('-');
-  const auto port = [](std::string_view digits) {
-    std::uint16_t number = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    return error == std::errc{} && end == digits.data() + digits.size() ? number : 0;
-  };
-  const auto first = static_cast<std::uint32_t>(port(text.substr(0, dash)));
-  const auto last = dash == std::string_view::npos
-                        ? first
-                        : static_cast<std::uint32_t>(port(text.substr(dash + 1)));
-  return first == 0 || last < first ? std::nullopt : std::optional(Ports{first, last});
 }
 
 void about_interfaces(const Machine& machine, Sentences& said) {
@@ -177,7 +157,7 @@ void about_ports(const Machine& machine, Sentences& said) {
   if (found == machine.environment.end()) {
     return;
   }
-  const std::optional<Ports> ports = ports_of(found->second);
+  const std::optional<transport::PortRange> ports = transport::port_range(found->second);
   if (!ports) {
     said.push_back(fmt::format(
         "GTOPK_PORTS is '{}', and ranks will not start: expected a range of TCP ports of 1 to "
