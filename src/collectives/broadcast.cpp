@@ -225,7 +225,7 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
       collectives::require_length(received, piece(number).size(), group, *tree.parent());
     }
     for (const std::uint32_t child : tree.children()) {
-      outgoing.push_back(group.send_dealt(child, step, piece(number), chunk));
+      outgoing.push_back(group.send_dealt(child, step, piece(number), chunk, 1, pieces));
     }
   }
   while (!outgoing.empty()) {

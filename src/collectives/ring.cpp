@@ -18,8 +18,11 @@ using engine::Task;
 
 /// The number of receives posted at once, including the awaited one.
 constexpr std::size_t kWindow = 4;
-/// How far sends may run ahead of the awaited receive. More would keep no link busier.
+/// How far sends may run ahead of the awaited receive. More would keep no connection busier, but
+/// where there are several, a slow one must not stop the others.
 constexpr std::size_t kAhead = 16;
+constexpr std::size_t kAheadOfEach = 4;
+constexpr std::size_t kMostAhead = 128;
 
 /// At most N messages in flight in one direction.
 template <std::size_t N>
@@ -53,8 +56,10 @@ Task<void> go_round(GroupView& group, Ring ring, RingOrder order, Load load,
   const std::uint32_t next = ring.ranks[(ring.place + 1) % ring.size()];
   const std::uint32_t previous = ring.ranks[(ring.place + ring.size() - 1) % ring.size()];
   const std::uint64_t messages = order.messages();
+  const std::uint64_t ahead =
+      std::clamp<std::uint64_t>(kAheadOfEach * group.connections(next), kAhead, kMostAhead);
   Flight<kWindow> incoming;
-  Flight<kAhead> outgoing;
+  Flight<kMostAhead> outgoing;
 
   for (std::uint64_t message = 0; message < messages; ++message) {
     while (incoming.begun() < messages && !incoming.full()) {
@@ -71,17 +76,16 @@ Task<void> go_round(GroupView& group, Ring ring, RingOrder order, Load load,
       incoming.begin(
           group.recv(previous, first_step + piece.step, load.lands(piece), piece.number));
     }
-    const std::uint64_t may_leave =
-        std::min({messages, message + order.pieces(), message + std::uint64_t{kAhead}});
+    const std::uint64_t may_leave = std::min({messages, message + order.pieces(), message + ahead});
     while (outgoing.begun() < may_leave) {
-      if (outgoing.full()) {
+      if (outgoing.begun() - outgoing.ended() == ahead) {
         Message& oldest = outgoing.oldest();
         co_await oldest;
         outgoing.end_oldest();
       }
       const RingPiece piece = order.sent(outgoing.begun());
-      outgoing.begin(
-          group.send_dealt(next, first_step + piece.step, load.leaves(piece), piece.number));
+      outgoing.begin(group.send_dealt(next, first_step + piece.step, load.leaves(piece),
+                                      piece.number, messages / order.pieces(), order.pieces()));
     }
     Message& expected = incoming.oldest();
     const std::size_t received = co_await expected;

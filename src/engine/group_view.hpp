@@ -215,15 +215,17 @@ class GroupView {
   /// chunks in flight are at most 256 apart.
   [[nodiscard]] Message send(std::uint32_t to, std::uint32_t step, ConstBytes data,
                              std::uint32_t chunk = 0);
-  /// The same over one of the connections to that rank, modulo their number. Messages of the same
-  /// (step, chunk) modulo 256 must use the same connection, to keep their order.
+  /// The same over one of the connections to that rank, modulo their number, or over whichever is
+  /// free (transport::kAnyConnection). If a call has several messages of the same (step, chunk)
+  /// modulo 256, all must use the same connection, to keep their order.
   [[nodiscard]] Message send_over(std::uint32_t connection, std::uint32_t to, std::uint32_t step,
                                   ConstBytes data, std::uint32_t chunk);
-  /// The same for one of many chunks of a step, which are distributed round-robin over the
-  /// connections.
+  /// The same for one of many chunks of a step. Whichever connection is free carries it. If the
+  /// call has so many `steps`, or steps so many `chunks`, that tags repeat, they go round-robin.
   [[nodiscard]] Message send_dealt(std::uint32_t to, std::uint32_t step, ConstBytes data,
-                                   std::uint32_t chunk) {
-    return send_over(chunk % 256, to, step, data, chunk);
+                                   std::uint32_t chunk, std::uint64_t steps, std::uint64_t chunks) {
+    const bool repeats = steps > 256 || chunks > 256;
+    return send_over(repeats ? chunk % 256 : transport::kAnyConnection, to, step, data, chunk);
   }
   /// The number of connections to that rank.
   [[nodiscard]] std::uint32_t connections(std::uint32_t to) const;

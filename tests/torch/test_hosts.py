@@ -16,7 +16,7 @@ from ranks import environment
 TOOLS = str(pathlib.Path(__file__).resolve().parents[2] / "tools")
 sys.path.insert(0, TOOLS)
 
-from netlab import Lab, Loopback  # noqa: E402
+from netlab import Impairment, Lab, Loopback  # noqa: E402
 
 WATCHDOG = 120
 
@@ -157,3 +157,17 @@ def test_gtopk_allreduce_gives_the_same_bits_on_any_hosts(hosts, ranks_per_host,
         )
         assert done.returncode == 0, done.stderr
         assert bits(path) == expected
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(("delay", "connections"), [("0.5ms", 1), ("15ms", 10)])
+def test_more_connections_are_opened_to_a_rank_that_is_far_away(delay, connections):
+    # The reference checks every result; a list of 3,276 entries goes in parts.
+    command = [ALLREDUCE, "-b", "128K", "-e", "128K", "-n", "3", "-w", "0", "-a", "gtopk"]
+    command += ["--density", "0.1", "--check"]
+    with Lab(2, None, impairment=Impairment.of(delay)) as lab:
+        outcome = lab.run(command, timeout=WATCHDOG, env={"GTOPK_LOG_LEVEL": "info"})
+    assert outcome.ok, outcome.report()
+    for rank in outcome.ranks:
+        times = re.findall(r"connects to host\d pid \d+ (\d+) times", rank.output)
+        assert times == ([str(connections)] if connections > 1 else []), rank.output

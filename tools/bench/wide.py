@@ -4,12 +4,14 @@ Makes a lab with delay and loss (root), and runs every subject on it, in process
 
     .venv/bin/python tools/bench/wide.py --connections 1,2,4,8 --turns 2
 
-`gtopk:4` is GTOPK_CONNECTIONS=4. `plain:4` is four plain connections between two hosts, of which
-whichever is free takes the next 128 KiB; both hosts send the tensor's bytes at once, as they do in
-an all-reduce of two. After a slash comes a variable or, if its name has dots, a setting of the
-hosts' kernel: `gtopk:4/UCX_TCP_SNDBUF=4M/net.ipv4.tcp_slow_start_after_idle=0`. `@bbr` at the end
-chooses TCP's congestion control. Prints for each subject the slowest rank's time, and for dense the
-share of the link that it had. Compare ratios of one run, as the machine may be busy.
+`gtopk:4` is GTOPK_CONNECTIONS=4. `gloo:4` is Gloo with four connections to each rank, one for each
+of four all-reduces at once, of a quarter each. `plain:4` is four plain connections between two
+hosts, of which whichever is free takes the next 128 KiB; both hosts send the tensor's bytes at
+once, as they do in an all-reduce of two. After a slash comes a variable or, if its name has dots, a
+setting of the hosts' kernel: `gtopk:4/UCX_TCP_SNDBUF=4M/net.ipv4.tcp_slow_start_after_idle=0`.
+`@bbr` at the end chooses TCP's congestion control. Prints for each subject the slowest rank's time,
+and for dense the share of the link that it had. Compare ratios of one run, as the machine may be
+busy.
 """
 
 from __future__ import annotations
@@ -76,8 +78,10 @@ def plain(connections: int, size: int, calls: int) -> dict[str, list[float]]:
     return {"dense": seconds[1:], "sparse": []}
 
 
-def collective(backend: str, elements: int, density: float, calls: int) -> dict[str, list[float]]:
-    """An all-reduce, and with gtopk a sparse one; the first of each is not counted."""
+def collective(
+    backend: str, parts: int, elements: int, density: float, calls: int
+) -> dict[str, list[float]]:
+    """An all-reduce in `parts`, and with gtopk a sparse one; the first of each is not counted."""
     import torch
     import torch.distributed as dist
 
@@ -91,7 +95,9 @@ def collective(backend: str, elements: int, density: float, calls: int) -> dict[
     residual = torch.zeros(elements)
 
     def dense() -> None:
-        dist.all_reduce(tensor)
+        works = [dist.all_reduce(part, async_op=True) for part in tensor.chunk(parts)]
+        for work in works:
+            work.wait()
 
     def sparse() -> None:
         gtopk.sparse_all_reduce(
@@ -119,8 +125,9 @@ def rank_main(arguments: argparse.Namespace) -> None:
         connections = int(arguments.worker.partition(":")[2])
         taken = plain(connections, 4 * arguments.elements, arguments.calls)
     else:
-        backend = arguments.worker.partition(":")[0]
-        taken = collective(backend, arguments.elements, arguments.density, arguments.calls)
+        backend, _, count = arguments.worker.partition(":")
+        parts = int(count or 1) if backend == "gloo" else 1
+        taken = collective(backend, parts, arguments.elements, arguments.density, arguments.calls)
     print(json.dumps(taken))
 
 
@@ -153,6 +160,9 @@ def run(subject: str, arguments: argparse.Namespace, turn: int) -> dict:
         impairment=link,
         sysctls=sysctls,
     ) as lab:
+        if what.startswith("gloo:"):
+            interfaces = [lab.interface] * int(what.partition(":")[2])
+            variables["GLOO_SOCKET_IFNAME"] = ",".join(interfaces)
         outcome = lab.run(command, timeout=arguments.timeout, env=variables)
         counters = lab.switch_counters()
     if not outcome.ok:

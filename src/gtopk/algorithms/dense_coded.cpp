@@ -67,7 +67,8 @@ class Swap {
       Round& round = rounds_[i];
       std::optional<Departure> leaving;
       if (paced && !round.sent.empty()) {
-        leaving.emplace(group_, round.to, step_, round.sent, 1);
+        leaving.emplace(group_, round.to, step_, round.sent,
+                        parts_of(round.sent.size(), group_.connections(round.to)));
       }
       if (paced && meanwhile) {
         Computation computing = meanwhile(i + 1);
@@ -75,7 +76,9 @@ class Swap {
       }
       if (round.incoming) {
         Message& incoming = *round.incoming;
-        const std::size_t bytes = co_await incoming;
+        const std::size_t first = co_await incoming;
+        Task<std::size_t> receiving = rest_of(round, first);
+        const std::size_t bytes = co_await receiving;
         collectives::require_length(bytes, round.received.size(), group_, round.from);
         Departure::acknowledge(group_, round.from, step_, bytes);
       }
@@ -94,6 +97,18 @@ class Swap {
     Code received;
     std::optional<Message> incoming;
   };
+
+  /// A code in several parts does not say how many there are, as its length is known.
+  Task<std::size_t> rest_of(const Round& round, std::size_t first) {
+    const std::size_t whole = round.received.size();
+    const std::size_t parts = first == 0 ? 1 : (whole + first - 1) / first;
+    if (parts <= 1 || parts > kMostParts || part_bytes(whole, parts) != first) {
+      co_return first;
+    }
+    Task<std::size_t> receiving = Departure::receive_rest(group_, round.from, step_, round.received,
+                                                          first, static_cast<std::uint32_t>(parts));
+    co_return co_await receiving;
+  }
 
   void send(const Round& round) {
     if (!round.sent.empty()) {

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <optional>
 
 #include "gtopk/error.hpp"
 #include "src/collectives/header.hpp"
@@ -108,28 +106,6 @@ void ListExchange::post(std::uint32_t to, std::uint32_t step, const List& list) 
   leaving_.emplace(group_, to, step, message, parts);
 }
 
-Task<std::size_t> ListExchange::receive_parts(std::span<std::byte> room, std::size_t first,
-                                              std::uint32_t parts, std::uint32_t from,
-                                              std::uint32_t step) {
-  std::array<std::optional<Message>, kMostParts> incoming;
-  for (std::uint32_t part = 1; part < parts; ++part) {
-    incoming.at(part).emplace(
-        group_.recv(from, step, part_at(room, first, part), Departure::chunk_of_part(part)));
-  }
-  std::size_t received = first;
-  for (std::uint32_t part = 1; part < parts; ++part) {
-    Message& expected = *incoming.at(part);
-    const std::size_t bytes = co_await expected;
-    if (bytes != first && part + 1 < parts) {
-      throw Error(ErrorKind::kMismatch,
-                  fmt::format("{} sent a damaged list: part {} of {} has {} bytes, the first {}",
-                              group_.member(from), part, parts, bytes, first));
-    }
-    received += bytes;
-  }
-  co_return received;
-}
-
 void ListExchange::refuse(std::uint32_t from, std::string_view why) const {
   throw Error(ErrorKind::kMismatch,
               fmt::format("{} sent a damaged list: {}", group_.member(from), why));
@@ -140,7 +116,8 @@ Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, s
   Task<Header> reading = collectives::read_header(room.first(received), group_, from, kMostParts);
   const Header header = co_await reading;
   if (header.parts != 0) {
-    Task<std::size_t> receiving = receive_parts(room, received, header.parts, from, step);
+    Task<std::size_t> receiving =
+        Departure::receive_rest(group_, from, step, room, received, header.parts);
     received = co_await receiving;
   }
   List list;

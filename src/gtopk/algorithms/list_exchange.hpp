@@ -125,10 +125,6 @@ class ListExchange final : private Rooms {
   /// acknowledges it.
   engine::Task<List> open(std::span<std::byte> room, std::size_t received, std::uint32_t from,
                           std::uint32_t step, std::uint64_t ranks);
-  /// Receives the parts after the first; returns the bytes of all.
-  engine::Task<std::size_t> receive_parts(std::span<std::byte> room, std::size_t first,
-                                          std::uint32_t parts, std::uint32_t from,
-                                          std::uint32_t step);
 
   /// Throws Error{kMismatch}.
   [[noreturn]] void refuse(std::uint32_t from, std::string_view why) const;

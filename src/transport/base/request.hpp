@@ -12,6 +12,10 @@ namespace gtopk::transport {
 
 using PeerId = std::uint32_t;
 
+/// Whichever connection to the peer is free. Messages sent so may overtake each other, so those
+/// with equal tags must not be in flight at the same time.
+inline constexpr std::uint32_t kAnyConnection = ~std::uint32_t{0};
+
 class Request {
  public:
   /// Called once, on the engine thread, inside the transport call that ends the message: progress,
@@ -55,9 +59,10 @@ class Request {
   bool is_receive = false;
   bool connects = true;  ///< a receive connects its endpoint, see Transport::recv
   bool urgent = false;   ///< a send that may use the reserve for a connection
-  /// The connection to the peer that a send uses, modulo their number.
+  /// The connection to the peer that a send uses, modulo their number, or kAnyConnection.
   std::uint32_t connection = 0;
-  Request* previous = nullptr;  ///< in the endpoint's list of pending requests
+  std::uint32_t taken = kAnyConnection;  ///< the connection that such a send has taken
+  Request* previous = nullptr;           ///< in the endpoint's list of pending requests
   Request* next = nullptr;
   void* transport = nullptr;
   alignas(64) std::byte storage[kStorage];

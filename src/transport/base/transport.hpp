@@ -63,7 +63,7 @@ class AddressBook {
   virtual void look_up(PeerId peer) = 0;
 };
 
-inline constexpr std::uint32_t kMostConnections = 16;
+inline constexpr std::uint32_t kMostConnections = 64;
 
 class Transport {
  public:
@@ -128,7 +128,7 @@ class Transport {
   [[nodiscard]] virtual bool connected(PeerId peer) const = 0;
 
   /// The number of connections to the peer, existing or planned; messages over one may overtake
-  /// those over another. At most kMostConnections.
+  /// those over another. At most kMostConnections; may grow.
   [[nodiscard]] virtual std::uint32_t connections(PeerId /*peer*/) const { return 1; }
 
   /// Cancels a pending receive: it completes with kCancelled, or normally if already matched. A

@@ -57,17 +57,17 @@ constexpr std::array<std::pair<const char*, const char*>, 7> kDefaults = {{
 
 std::uint32_t connections_of_environment() {
   const char* const variable = std::getenv("GTOPK_CONNECTIONS");
-  if (variable == nullptr) {
-    return 1;
+  const std::string_view text = variable == nullptr ? "auto" : variable;
+  if (text == "auto") {
+    return kAutoConnections;
   }
-  const std::string_view text = variable;
   std::uint32_t connections = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), connections);
   if (error != std::errc{} || end != text.data() + text.size() || connections == 0 ||
       connections > kMostConnections) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("GTOPK_CONNECTIONS is '{}': expected a number of connections to each "
-                            "rank, 1 to {}",
+                fmt::format("GTOPK_CONNECTIONS is '{}': expected auto, or a number of connections "
+                            "to each rank, 1 to {}",
                             text, kMostConnections));
   }
   return connections;

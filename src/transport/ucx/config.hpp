@@ -19,8 +19,11 @@ struct Setting {
   std::string source;  ///< "default", "program", or the environment variable
 };
 
-/// The value of GTOPK_CONNECTIONS; 1 if it is not set. Throws Error{kInvalidArgument} unless it is
-/// a number from 1 to kMostConnections.
+/// GTOPK_CONNECTIONS=auto: as many connections as connections_for() says.
+inline constexpr std::uint32_t kAutoConnections = 0;
+
+/// The value of GTOPK_CONNECTIONS; kAutoConnections if it is not set. Throws
+/// Error{kInvalidArgument} unless it is "auto" or a number from 1 to kMostConnections.
 [[nodiscard]] std::uint32_t connections_of_environment();
 
 /// The value of GTOPK_PORTS in UCX's notation ("40000-40015"); empty if it is not set. Throws

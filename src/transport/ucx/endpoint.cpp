@@ -60,43 +60,41 @@ bool PendingRequests::any_awaited() const {
   return false;
 }
 
-bool UcxEndpoint::connect(const UcxWorker& worker, const HostIdentity& here,
-                          std::uint32_t connections) {
+bool UcxEndpoint::connect(const UcxWorker& worker, const HostIdentity& here) {
   if (!add_connection(worker)) {
     return false;
   }
   state_ = State::kConnected;
   look_at_lanes(here);
-  while (streams_ && this->connections() < connections) {
-    if (!add_connection(worker)) {
-      return false;
-    }
-  }
-  log().info("connects to {} pid {} over {}{}{}", info().host, info().process, lanes_,
-             handles_.size() == 1 ? "" : fmt::format(", {} times", handles_.size()),
+  log().info("connects to {} pid {} over {}{}", info().host, info().process, lanes_,
              wakes_ ? "" : "; in another network namespace: no wake-ups");
   return true;
 }
 
+bool UcxEndpoint::widen(const UcxWorker& worker, std::uint32_t connections) {
+  if (!streams_ || connections_.count() >= connections) {
+    return true;
+  }
+  while (connections_.count() < connections) {
+    if (!add_connection(worker)) {
+      return false;
+    }
+  }
+  log().info("connects to {} pid {} {} times", info().host, info().process, connections);
+  return true;
+}
+
 bool UcxEndpoint::add_connection(const UcxWorker& worker) {
-  ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(address_.worker.data());
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler.cb = &UcxEndpoint::on_error;
-  params.err_handler.arg = this;
-  ucp_ep_h handle = nullptr;
-  const ucs_status_t status = ucp_ep_create(worker.get(), &params, &handle);
+  const ucs_status_t status =
+      connections_.open(worker, address_.worker, &UcxEndpoint::on_error, this);
   if (status != UCS_OK) {
     failure_ = status;
-    failed_ = handles_.size();
+    failed_ = connections_.count();
     log().error("cannot create an endpoint to {} pid {}: {}", info().host, info().process,
                 failure_reason());
     attention_ = true;
     return false;
   }
-  handles_.push_back(handle);
   return true;
 }
 
@@ -108,7 +106,7 @@ void UcxEndpoint::look_at_lanes(const HostIdentity& here) {
   attributes.transports.num_entries = lanes.size();
   attributes.transports.entry_size = sizeof(ucp_transport_entry_t);
   std::set<std::string> names;
-  if (ucp_ep_query(handles_.front(), &attributes) == UCS_OK) {
+  if (ucp_ep_query(connections_.handles().front(), &attributes) == UCS_OK) {
     for (unsigned i = 0; i < attributes.transports.num_entries; ++i) {
       const std::string_view name = lanes[i].transport_name;
       streams_ = streams_ || name == "tcp";
@@ -170,7 +168,7 @@ void UcxEndpoint::on_error(void* endpoint, ucp_ep_h /*handle*/, ucs_status_t sta
 
 void UcxEndpoint::begin_flush(std::vector<ucs_status_ptr_t>& flushes) {
   const ucp_request_param_t params{};
-  for (const ucp_ep_h handle : handles_) {
+  for (const ucp_ep_h handle : connections_.handles()) {
     const ucs_status_ptr_t flush = ucp_ep_flush_nbx(handle, &params);
     if (UCS_PTR_IS_PTR(flush)) {
       flushes.push_back(flush);
@@ -187,7 +185,7 @@ void UcxEndpoint::begin_close(std::vector<ucs_status_ptr_t>& closing) {
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  for (const ucp_ep_h handle : std::exchange(handles_, {})) {
+  for (const ucp_ep_h handle : std::exchange(connections_, {}).handles()) {
     const ucs_status_ptr_t close = ucp_ep_close_nbx(handle, &params);
     if (UCS_PTR_IS_PTR(close)) {
       closing.push_back(close);

@@ -4,6 +4,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "src/transport/base/request.hpp"
 #include "src/transport/base/transport.hpp"
 #include "src/transport/ucx/address.hpp"
+#include "src/transport/ucx/connections.hpp"
 #include "src/transport/ucx/worker.hpp"
 
 namespace gtopk::transport {
@@ -31,7 +33,7 @@ class PendingRequests {
   Request* first_ = nullptr;
 };
 
-/// A send that waits for its peer's address.
+/// A send that waits for its peer's address, or for a free connection.
 struct HeldSend {
   Request* request = nullptr;
   ConstBytes data{};
@@ -39,6 +41,10 @@ struct HeldSend {
 
 class UcxEndpoint {
  public:
+  /// How often a peer's round trip is looked for, once each time that it sends something: its
+  /// socket may not be connected yet, or may have an address that is not known here.
+  static constexpr unsigned kLooks = 8;
+
   enum class State : std::uint8_t {
     kUnconnected,
     kConnected,
@@ -58,14 +64,9 @@ class UcxEndpoint {
   /// The tag under which this peer, and no other process, accepts `tag`.
   [[nodiscard]] Tag sealed(Tag tag) const { return tag ^ address_.key; }
   [[nodiscard]] State state() const { return state_; }
-  /// The handle of the connection of that number, modulo how many there are.
-  [[nodiscard]] ucp_ep_h handle(std::uint32_t connection) const {
-    return handles_[connection % handles_.size()];
-  }
-  /// 0 before it connects.
-  [[nodiscard]] std::uint32_t connections() const {
-    return static_cast<std::uint32_t>(handles_.size());
-  }
+  /// None before it connects.
+  [[nodiscard]] const Connections& connections() const { return connections_; }
+  [[nodiscard]] Connections& connections() { return connections_; }
 
   /// False while the peer is known only by its card.
   [[nodiscard]] bool has_address() const { return !address_.worker.empty(); }
@@ -75,10 +76,13 @@ class UcxEndpoint {
   }
   [[nodiscard]] const std::vector<TcpAddress>& tcp_addresses() const { return address_.tcp; }
 
-  /// Connects an unconnected endpoint, whose address must be known: `connections` times if it is by
-  /// TCP, else once. False if it cannot even begin.
-  [[nodiscard]] bool connect(const UcxWorker& worker, const HostIdentity& here,
-                             std::uint32_t connections);
+  /// Connects an unconnected endpoint, whose address must be known. False if it cannot even begin.
+  [[nodiscard]] bool connect(const UcxWorker& worker, const HostIdentity& here);
+  /// Opens connections until there are `connections`, if they are by TCP. False if one cannot
+  /// begin.
+  [[nodiscard]] bool widen(const UcxWorker& worker, std::uint32_t connections);
+  /// Whether several connections may help, as it uses TCP.
+  [[nodiscard]] bool streams() const { return streams_; }
   /// Sends need every connection, receives need any.
   [[nodiscard]] bool usable(bool for_receives) const {
     return state_ == State::kConnected && (failure_ == UCS_OK || (for_receives && !broke()));
@@ -121,10 +125,11 @@ class UcxEndpoint {
   void begin_close(std::vector<ucs_status_ptr_t>& closing);
 
   PendingRequests pending;
-  std::vector<HeldSend> held;  ///< oldest first; pending too
-  bool asked = false;          ///< its address is being looked up
-  bool reached = false;        ///< a message has been sent or received
-  std::string unreachable;     ///< why the last attempt to connect could not begin
+  std::deque<HeldSend> held;  ///< oldest first; pending too
+  bool asked = false;         ///< its address is being looked up
+  bool reached = false;       ///< a message has been sent or received
+  unsigned looks = 0;         ///< how often its round trip has been looked for, see kLooks
+  std::string unreachable;    ///< why the last attempt to connect could not begin
   bool departure_expected = false;
   bool lost = false;  ///< it ended without a departure, and the peer's process may be alive
   TimePoint ended_at{};
@@ -133,13 +138,13 @@ class UcxEndpoint {
   static void on_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   [[nodiscard]] bool add_connection(const UcxWorker& worker);
   void look_at_lanes(const HostIdentity& here);
-  [[nodiscard]] bool all_failed() const { return failed_ >= handles_.size(); }
+  [[nodiscard]] bool all_failed() const { return failed_ >= connections_.count(); }
 
   UcxAddress address_;
   bool& attention_;
-  std::vector<ucp_ep_h> handles_;  ///< one for each connection
-  std::size_t failed_ = 0;         ///< the number of failed ones
-  TimePoint failed_at_{};          ///< when the first one failed
+  Connections connections_;
+  std::size_t failed_ = 0;  ///< the number of failed ones
+  TimePoint failed_at_{};   ///< when the first one failed
   State state_ = State::kUnconnected;
   std::string lanes_;
   bool shares_memory_ = false;

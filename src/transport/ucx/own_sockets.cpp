@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -104,6 +105,23 @@ void visit_members(int set, int nesting, const Visit& visit) {
 
 // From here on, the functions run in the process itself.
 
+/// The shortest round trip on a connection to one of these hosts.
+std::optional<Duration> round_trip_of(int socket, const std::vector<TcpAddress>& hosts) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return std::nullopt;
+  }
+  const std::optional<TcpAddress> peer = to_tcp_address(address);
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (!peer || std::ranges::count(hosts, peer->host, &TcpAddress::host) == 0 ||
+      getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_rtt == 0) {
+    return std::nullopt;
+  }
+  return std::chrono::microseconds(std::min(info.tcpi_rtt, info.tcpi_min_rtt));
+}
+
 void close_on_exec(int descriptor) { fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
 
 template <typename Visit>
@@ -191,6 +209,17 @@ std::vector<TcpAddress> OwnSockets::addresses() const {
   }
   std::ranges::sort(addresses);
   return addresses;
+}
+
+std::optional<Duration> OwnSockets::round_trip(const std::vector<TcpAddress>& hosts) const {
+  std::optional<Duration> shortest;
+  visit_members(event_descriptor_, kNesting, [&](int member, bool is_socket) {
+    const auto one = is_socket ? round_trip_of(member, hosts) : std::nullopt;
+    if (one && (!shortest || *one < *shortest)) {
+      shortest = one;
+    }
+  });
+  return shortest;
 }
 
 void OwnSockets::mark(TimePoint now) {

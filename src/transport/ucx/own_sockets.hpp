@@ -1,7 +1,7 @@
 // Transport over UCX: keeps this process's children from inheriting UCX's sockets. A child that
 // held one would keep the connection open after its parent's death, and the peers would not notice.
 // UCX opens them without close-on-exec and does not expose them, so they are found through its
-// epoll set.
+// epoll set. What the kernel knows of them can be read, too.
 //
 // A forked child closes them before fork() returns in it; it cannot use UCX anyway. A program that
 // this process starts in another way (posix_spawn, vfork) inherits none that is marked
@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +41,9 @@ class OwnSockets {
   void mark(TimePoint now);
   /// Where UCX accepts connections.
   [[nodiscard]] std::vector<TcpAddress> addresses() const;
+  /// The shortest round trip that the kernel has seen on a connection to one of these hosts;
+  /// nullopt if it has seen none.
+  [[nodiscard]] std::optional<Duration> round_trip(const std::vector<TcpAddress>& hosts) const;
   /// Whether a listener had been closed when mark() last looked.
   [[nodiscard]] bool has_lost_listener() const { return lost_listener_; }
   /// Called in a forked child: neither allocates nor locks.

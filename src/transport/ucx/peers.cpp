@@ -1,5 +1,6 @@
 // Transport over UCX: peers introduced by card or address, and addresses that come later.
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -84,7 +85,9 @@ void UcxTransport::set_address(PeerId peer, std::string_view blob) {
     return;
   }
   for (const HeldSend& send : std::exchange(endpoint.held, {})) {
-    post_send(send);
+    if (!post_send(send)) {
+      endpoint.held.push_back(send);
+    }
   }
 }
 
@@ -112,12 +115,34 @@ bool UcxTransport::has_descriptors(UcxEndpoint& endpoint, bool for_notice) {
   return for_notice && descriptor_shortage(needed).empty();
 }
 
+/// With GTOPK_CONNECTIONS=auto: opens more connections to peers that are far away.
+void UcxTransport::measure_round_trips() {
+  some_unmeasured_ = false;
+  if (connections_ != kAutoConnections || closed_) {
+    return;
+  }
+  for (UcxEndpoint& endpoint : endpoints_) {
+    if (endpoint.looks >= UcxEndpoint::kLooks || !endpoint.reached || !endpoint.usable(false) ||
+        endpoint.departure_expected) {
+      continue;
+    }
+    const std::optional<Duration> round_trip =
+        endpoint.streams() ? worker_.round_trip(endpoint.tcp_addresses()) : Duration::zero();
+    endpoint.looks = round_trip ? UcxEndpoint::kLooks : endpoint.looks + 1;
+    const std::uint32_t wanted = round_trip ? connections_for(*round_trip) : 1;
+    if (wanted > 1 && descriptor_shortage(kDescriptorsOfConnection + wanted).empty() &&
+        endpoint.widen(worker_, wanted)) {
+      worker_.expect_connection();
+    }
+  }
+}
+
 /// Fails the messages that wait for a connection to begin.
 void UcxTransport::fail_waiting(UcxEndpoint& endpoint, bool notices_too) {
   const auto stays = [notices_too](const HeldSend& send) {
     return !notices_too && send.request->urgent;
   };
-  std::vector<HeldSend> failing;
+  std::deque<HeldSend> failing;
   for (const HeldSend& send : std::exchange(endpoint.held, {})) {
     (stays(send) ? endpoint.held : failing).push_back(send);
   }

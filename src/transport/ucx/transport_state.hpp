@@ -80,7 +80,9 @@ class UcxTransport final : public Transport {
   void fail_waiting(UcxEndpoint& endpoint, bool notices_too);
   void check_listeners();
   [[nodiscard]] PeerFailure failure_of(PeerId peer) const;
-  void post_send(const HeldSend& send);
+  [[nodiscard]] bool post_send(const HeldSend& send);
+  void post_held(UcxEndpoint& endpoint);
+  void measure_round_trips();
   [[nodiscard]] ucp_request_param_t parameters(Request& request, Memory memory) const;
   void finish(Request& request, Status status, std::size_t length);
   [[nodiscard]] Duration nap(Duration at_most);
@@ -99,7 +101,7 @@ class UcxTransport final : public Transport {
   void drop_unmatched(TimePoint deadline);
 
   UcxConfig config_;
-  std::uint32_t connections_;  ///< to a peer that is reached by TCP
+  std::uint32_t connections_;  ///< to a peer that is reached by TCP; or kAutoConnections
   const DevicePointers device_pointers_;
   UcxContext context_;
   UcxWorker worker_;
@@ -123,7 +125,9 @@ class UcxTransport final : public Transport {
   bool deaf_ = false;              ///< others can no longer connect
   bool attention_ = false;         ///< an endpoint broke
   bool some_half_broken_ = false;  ///< one of several connections to a peer has ended
-  bool half_arrived_ = false;      ///< an ended endpoint has requests that UCX has not completed
+  bool some_unmeasured_ = false;   ///< a peer has answered, and its round trip can be looked at
+  bool posting_held_ = false;
+  bool half_arrived_ = false;  ///< an ended endpoint has requests that UCX has not completed
   std::deque<UcxEndpoint> endpoints_;  ///< by PeerId; their addresses are known to UCX
   std::unordered_map<std::uint64_t, PeerId> known_;
   AddressBook* book_ = nullptr;

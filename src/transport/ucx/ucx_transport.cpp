@@ -134,27 +134,42 @@ void UcxTransport::send(PeerId peer, Tag tag, ConstBytes data, Request& request)
   }
   UcxEndpoint& endpoint = endpoints_[peer];
   request.bytes = data.size();
+  request.taken = kAnyConnection;
   const HeldSend send{.request = &request, .data = data};
-  if (endpoint.state() == UcxEndpoint::State::kUnconnected) {
+  if (endpoint.state() == UcxEndpoint::State::kUnconnected || !post_send(send)) {
     endpoint.held.push_back(send);
-    return;
   }
-  post_send(send);
 }
 
-void UcxTransport::post_send(const HeldSend& send) {
+/// False if no connection is free.
+bool UcxTransport::post_send(const HeldSend& send) {
   Request& request = *send.request;
+  UcxEndpoint& endpoint = endpoints_[request.peer];
+  const ucp_ep_h connection = endpoint.connections().choose(request);
+  if (connection == nullptr) {
+    return false;
+  }
   ucp_request_param_t params = parameters(request, send.data.memory());
   params.cb.send = &UcxTransport::on_sent;
-  const UcxEndpoint& endpoint = endpoints_[request.peer];
-  const ucs_status_ptr_t answer =
-      ucp_tag_send_nbx(endpoint.handle(request.connection), send.data.data(), send.data.size(),
-                       endpoint.sealed(request.tag), &params);
+  const ucs_status_ptr_t answer = ucp_tag_send_nbx(connection, send.data.data(), send.data.size(),
+                                                   endpoint.sealed(request.tag), &params);
   if (answer == nullptr) {
     finish(request, Status::kOk, send.data.size());
   } else if (UCS_PTR_IS_ERR(answer)) {
     finish(request, message_status(UCS_PTR_STATUS(answer)), 0);
   }
+  return true;
+}
+
+/// A send that completes at once ends in another call of this.
+void UcxTransport::post_held(UcxEndpoint& endpoint) {
+  if (std::exchange(posting_held_, true)) {
+    return;
+  }
+  while (!endpoint.held.empty() && endpoint.usable(false) && post_send(endpoint.held.front())) {
+    endpoint.held.pop_front();
+  }
+  posting_held_ = false;
 }
 
 void UcxTransport::recv(PeerId peer, Tag tag, Bytes data, Request& request) {
@@ -226,7 +241,8 @@ bool UcxTransport::connect(PeerId peer, bool for_notice) {
     endpoint.process_has_ended();
     return false;
   }
-  const bool begun = endpoint.connect(worker_, self_.place, connections_);
+  const bool begun =
+      endpoint.connect(worker_, self_.place) && endpoint.widen(worker_, connections_);
   if (!endpoint.shares_memory()) {
     neighbours_.forget(peer);
   }
@@ -239,6 +255,11 @@ void UcxTransport::finish(Request& request, Status status, std::size_t length) {
   UcxEndpoint& endpoint = endpoints_[request.peer];
   endpoint.pending.remove(request);
   endpoint.reached = endpoint.reached || status == Status::kOk;
+  some_unmeasured_ =
+      some_unmeasured_ || (request.is_receive && endpoint.looks < UcxEndpoint::kLooks);
+  if (!request.is_receive) {
+    endpoint.connections().released(request);
+  }
   // Whatever status UCX gives a request on an ended endpoint, the peer is the cause.
   const bool ended =
       endpoint.state() == UcxEndpoint::State::kEnded ||
@@ -247,6 +268,7 @@ void UcxTransport::finish(Request& request, Status status, std::size_t length) {
     status = Status::kPeerFailed;
   }
   request.complete(status, length);
+  post_held(endpoint);
 }
 
 void UcxTransport::on_sent(void* /*ucx_request*/, ucs_status_t status, void* user_data) {
@@ -270,8 +292,8 @@ bool UcxTransport::connected(PeerId peer) const {
 }
 
 std::uint32_t UcxTransport::connections(PeerId peer) const {
-  const std::uint32_t open = endpoints_.at(peer).connections();
-  return open == 0 ? connections_ : open;
+  const std::uint32_t open = endpoints_.at(peer).connections().count();
+  return open == 0 ? std::max(connections_, 1U) : open;
 }
 
 void UcxTransport::cancel(Request& request) {

@@ -41,6 +41,9 @@ bool UcxTransport::progress() {
   if (some_half_broken_) {
     look_at_half_broken();
   }
+  if (some_unmeasured_) {
+    measure_round_trips();
+  }
   moved = moved || attention_;
   if (!closing_.empty() || unexpected_.dropping() || half_arrived_) {
     moved = tidy() || moved;

@@ -49,6 +49,10 @@ class UcxWorker {
   /// Whether UCX has closed a port on which others connect to this worker. Noticed in sleep(),
   /// within a second.
   [[nodiscard]] bool has_lost_listener() const { return sockets_ && sockets_->has_lost_listener(); }
+  /// The shortest round trip seen on a connection to one of these hosts; nullopt if there is none.
+  [[nodiscard]] std::optional<Duration> round_trip(const std::vector<TcpAddress>& hosts) const {
+    return sockets_ ? sockets_->round_trip(hosts) : std::nullopt;
+  }
   /// A connection is being made.
   void expect_connection();
 

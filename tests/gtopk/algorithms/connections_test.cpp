@@ -15,7 +15,7 @@
 #include "gtopk/collectives.hpp"
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/header.hpp"
-#include "src/gtopk/algorithms/parts_of_list.hpp"
+#include "src/gtopk/algorithms/parts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/sanitized.hpp"
@@ -57,14 +57,25 @@ std::vector<std::uint64_t> bytes_over(InprocRanks& ranks, std::uint32_t rank) {
 
 constexpr std::uint64_t kLong = 5'000;  // a list of them takes 40,064 bytes
 
-TEST(PartsOfAList, AreOneForEachConnectionAndCoverItInOrder) {
+/// Written out, as the rule of parts_of() is short.
+std::uint32_t expected_parts(std::size_t bytes, std::uint32_t connections) {
+  if (bytes <= 16'384 || connections == 1) {
+    return 1;
+  }
+  const auto of_128_kib = static_cast<std::uint32_t>((bytes + 131'071) / 131'072);
+  const auto of_4_kib = static_cast<std::uint32_t>(bytes / 4'096);
+  return std::min({std::max(connections, of_128_kib), of_4_kib, 128U});
+}
+
+TEST(Parts, FollowTheirRuleAndCoverTheMessageInOrder) {
   for (const std::size_t bytes :
        {std::size_t{0}, sparse::kAcknowledgedBytes, sparse::kAcknowledgedBytes + 1,
-        std::size_t{20'001}, std::size_t{1} << 20U}) {
-    for (std::uint32_t connections = 1; connections <= sparse::kMostParts; ++connections) {
+        std::size_t{20'001}, std::size_t{262'144}, std::size_t{262'143}, std::size_t{1} << 20U,
+        std::size_t{9'999'999}, std::size_t{40'000'000}}) {
+    for (std::uint32_t connections = 1; connections <= transport::kMostConnections; ++connections) {
       const std::vector<std::byte> whole(bytes);
       const std::uint32_t parts = sparse::parts_of(bytes, connections);
-      EXPECT_EQ(parts, bytes <= sparse::kAcknowledgedBytes ? 1 : connections);
+      EXPECT_EQ(parts, expected_parts(bytes, connections));
       const std::size_t each = sparse::part_bytes(bytes, parts);
       std::size_t covered = 0;
       for (std::uint32_t part = 0; part < parts; ++part) {
@@ -84,13 +95,16 @@ TEST(Connections, EachCarriesItsPartOfEveryLongList) {
   for (const std::uint32_t connections : {1U, 2U, 3U, 16U}) {
     InprocRanks ranks(4, {.seed = connections, .connections = connections});
     ASSERT_EQ(support::differs_from_reference(ranks, problem_of(4, "gtopk", kLong)), "");
+    const std::uint32_t parts = expected_parts(kBytes, connections);
+    const std::uint64_t part = sparse::part_bytes(kBytes, parts);
+    // Two rounds, each to another rank, so both begin with the first connection.
+    std::vector<std::uint64_t> expected(connections, 0);
+    std::fill_n(expected.begin(), parts, 2 * part);
+    expected.at(parts - 1) = 2 * (kBytes - (parts - 1) * part);
     for (std::uint32_t rank = 0; rank < 4; ++rank) {
-      const std::uint64_t part = sparse::part_bytes(kBytes, connections);
-      std::vector<std::uint64_t> expected(connections, 2 * part);  // two rounds
-      expected.back() = 2 * (kBytes - (connections - 1) * part);
       EXPECT_EQ(bytes_over(ranks, rank), expected);
       // As many messages as parts, and an acknowledgement of each list.
-      EXPECT_EQ(ranks.group(rank)->metrics.read().messages_sent, 2 * connections + 2);
+      EXPECT_EQ(ranks.group(rank)->metrics.read().messages_sent, 2 * parts + 2);
     }
     EXPECT_TRUE(ranks.close().empty());
   }

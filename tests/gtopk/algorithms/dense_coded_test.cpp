@@ -81,15 +81,23 @@ TEST(DenseCoded, GivesTheReferencesBitsForEveryNumberOfRanksTypeWireAndSize) {
   }
 }
 
-// Messages of more than 16 KiB, which are paced, in sweeps of another thread.
+// Messages of more than 16 KiB, which are paced, in sweeps of another thread, and go in parts over
+// several connections.
 TEST(DenseCoded, GivesTheReferencesBitsWithLongMessages) {
   std::uint64_t seed = 100;
   for (const std::string& wire : {std::string("int8"), std::string("4bit")}) {
     for (const std::uint32_t size : {2U, 3U, 5U}) {
-      const Problem problem = problem_of(wire, size, DataType::kFloat32, 70'001UL * size, ++seed);
-      InprocRanks ranks(size, uneven_network(seed));
-      ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << wire << " P=" << size;
-      ASSERT_TRUE(ranks.close().empty());
+      for (const std::uint32_t connections : {1U, 3U, 8U}) {
+        const Problem problem = problem_of(wire, size, DataType::kFloat32, 70'001UL * size, ++seed);
+        auto network = uneven_network(seed);
+        network.connections = connections;
+        InprocRanks ranks(size, network);
+        ASSERT_EQ(support::differs_from_reference(ranks, problem), "")
+            << wire << " P=" << size << " over " << connections;
+        const auto& bytes = ranks.fabric().counters(0).bytes_over;
+        EXPECT_GT(bytes.at(connections - 1), 4'096);
+        ASSERT_TRUE(ranks.close().empty());
+      }
     }
   }
 }
@@ -220,6 +228,7 @@ TEST(DenseCoded, SendsEachRegionToItsOwnerAndItsSumToAll) {
         for (std::uint32_t rank = 0; rank < size; ++rank) {
           most = std::max(most, region_bytes(wire, type, d, size, rank));
         }
+        const std::uint32_t connections = ranks.fabric().options().connections;
         // Paced on all ranks alike; then what is long is acknowledged.
         for (std::uint32_t rank = 0; rank < size && size > 1; ++rank) {
           const std::uint64_t headers =
@@ -232,7 +241,8 @@ TEST(DenseCoded, SendsEachRegionToItsOwnerAndItsSumToAll) {
               continue;
             }
             const std::uint64_t region = region_bytes(wire, type, d, size, other);
-            messages += (region != 0 ? 1 : 0) + (own != 0 ? 1 : 0);
+            messages += (region != 0 ? sparse::parts_of(region, connections) : 0) +
+                        (own != 0 ? sparse::parts_of(own, connections) : 0);
             bytes += region + own;
             // It has received its own region's code, and the other's sum.
             messages += (own > sparse::kAcknowledgedBytes ? 1 : 0) +

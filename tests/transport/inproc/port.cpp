@@ -128,7 +128,8 @@ void Port::send(PeerId peer, Tag tag, ConstBytes data, Request& request) {
   event.source = rank_;
   event.destination = to.rank;
   event.tag = tag;
-  event.connection = request.connection % fabric_.options().connections;
+  event.connection = (request.connection == kAnyConnection ? to.dealt++ : request.connection) %
+                     fabric_.options().connections;
   seat().counters.bytes_over.at(event.connection) += bytes;
   event.fault = fabric_.fault_of({number, rank_, to.rank, tag, bytes});
   if (event.fault.refuse) {

@@ -79,6 +79,7 @@ class Port final : public Transport {
     bool ended = false;  ///< broken or given up
     bool given_up = false;
     bool departure_expected = false;
+    std::uint32_t dealt = 0;  ///< how many messages any connection could carry
   };
   struct Receive {
     Request* request = nullptr;  ///< null: discarded, the bytes go nowhere

@@ -6,11 +6,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include <fmt/format.h>
 
 #include "gtopk/error.hpp"
+#include "src/transport/ucx/connections.hpp"
 #include "tests/transport/ucx/mesh.hpp"
 
 namespace gtopk::test {
@@ -53,15 +56,16 @@ Mesh two(const char* transports, std::uint32_t connections) {
   return Mesh(2, {.settings = {{"TLS", transports}}, .connections = connections});
 }
 
-/// 24 messages of 100,000 bytes from the first to the second, over the connections by turns.
-void send_by_turns(Mesh& mesh) {
+/// 24 messages of 100,000 bytes from the first to the second, over the connections by turns or over
+/// whichever is free.
+void send_messages(Mesh& mesh, bool by_turns) {
   constexpr std::uint32_t kMessages = 24;
   std::vector<std::unique_ptr<Message>> messages;
   for (std::uint32_t number = 0; number < kMessages; ++number) {
     messages.push_back(std::make_unique<Message>(std::size_t{100'000}));
     messages.back()->recv(mesh[1], mesh.ids[1][0], number);
     messages.push_back(std::make_unique<Message>(pattern(100'000, number)));
-    messages.back()->request.connection = number;
+    messages.back()->request.connection = by_turns ? number : transport::kAnyConnection;
     messages.back()->send(mesh[0], mesh.ids[0][1], number);
   }
   ASSERT_TRUE(progress_until([&] { return mesh.move(); },
@@ -79,7 +83,7 @@ TEST(UcxConnections, EachCarriesTheMessagesThatAreDealtToIt) {
   for (const std::uint32_t connections : {1U, 2U, 4U}) {
     SCOPED_TRACE(connections);
     Mesh mesh = two("tcp,self", connections);
-    send_by_turns(mesh);
+    send_messages(mesh, true);
     EXPECT_EQ(mesh[0].connections(mesh.ids[0][1]), connections);
     const std::uint64_t share = 2'400'000 / connections;
     EXPECT_THAT(bytes_sent(), SizeIs(connections));
@@ -87,9 +91,50 @@ TEST(UcxConnections, EachCarriesTheMessagesThatAreDealtToIt) {
   }
 }
 
+// Which one is free is for the network to say; none is left out, and nothing is sent twice.
+TEST(UcxConnections, ThatAreFreeCarryMessagesForAny) {
+  for (const std::uint32_t connections : {1U, 2U, 4U}) {
+    SCOPED_TRACE(connections);
+    Mesh mesh = two("tcp,self", connections);
+    send_messages(mesh, false);
+    const std::vector<std::uint64_t> sent = bytes_sent();
+    EXPECT_THAT(sent, SizeIs(connections));
+    EXPECT_THAT(std::accumulate(sent.begin(), sent.end(), std::uint64_t{0}),
+                testing::AllOf(testing::Ge(2'400'000), testing::Lt(2'400'000 * 1.02)));
+  }
+}
+
+// More than the sockets hold, so that some wait for a connection when their receiver's end is seen.
+TEST(UcxConnections, MessagesThatWaitForAFreeOneFailWithTheirPeer) {
+  Mesh mesh = two("tcp,self", 2);
+  send_messages(mesh, false);
+  std::vector<std::unique_ptr<Message>> messages;
+  for (std::uint32_t number = 0; number < 40; ++number) {
+    messages.push_back(std::make_unique<Message>(pattern(4'000'000, number)));
+    messages.back()->request.connection = transport::kAnyConnection;
+    messages.back()->send(mesh[0], mesh.ids[0][1], 100 + number);
+  }
+  EXPECT_FALSE(messages.back()->done());
+  mesh.close(1);
+  ASSERT_TRUE(progress_until([&] { return mesh[0].progress(); },
+                             [&] {
+                               return std::ranges::all_of(
+                                   messages, [](const auto& each) { return each->done(); });
+                             }));
+  EXPECT_EQ(messages.back()->status(), Status::kPeerFailed);
+}
+
+TEST(UcxConnections, AreMoreOnALongerLink) {
+  using std::chrono::microseconds;
+  for (const auto& [round_trip, connections] :
+       {std::pair{0, 1U}, {200, 1U}, {5'999, 1U}, {6'000, 2U}, {50'000, 16U}, {300'000, 16U}}) {
+    EXPECT_EQ(transport::connections_for(microseconds(round_trip)), connections) << round_trip;
+  }
+}
+
 TEST(UcxConnections, AreOneWhereThereIsNoTcp) {
   Mesh mesh = two("tcp,posix,sysv,self", 4);
-  send_by_turns(mesh);
+  send_messages(mesh, true);
   EXPECT_EQ(mesh[0].connections(mesh.ids[0][1]), 1U);
   EXPECT_THAT(bytes_sent(), IsEmpty());
 }
@@ -120,7 +165,7 @@ TEST(UcxConnections, EndsDifferInTheirNumber) {
 // One that ends first may bring nothing more; what the others bring comes before the peer's end.
 TEST(UcxConnections, OfAPeerThatLeavesBringEverythingBeforeItsEnd) {
   Mesh mesh = two("tcp,self", 4);
-  send_by_turns(mesh);
+  send_messages(mesh, true);
   mesh.close(0);
   std::vector<transport::PeerFailure> failures;
   ASSERT_TRUE(progress_until([&] { return mesh[1].progress(); },
@@ -133,12 +178,13 @@ TEST(UcxConnections, OfAPeerThatLeavesBringEverythingBeforeItsEnd) {
 }
 
 TEST(UcxConnections, AreAsManyAsTheEnvironmentSays) {
-  for (const auto& [value, connections] : {std::pair{"1", 1U}, {"5", 5U}, {"16", 16U}}) {
+  for (const auto& [value, connections] :
+       {std::pair{"1", 1U}, {"5", 5U}, {"64", 64U}, {"auto", 1U}}) {
     setenv("GTOPK_CONNECTIONS", value, 1);
     Mesh mesh = two("tcp,self", 0);
     EXPECT_EQ(mesh[0].connections(mesh.ids[0][1]), connections);
   }
-  for (const char* const value : {"", "0", "17", "-1", "two", "2 ", "99999999999"}) {
+  for (const char* const value : {"", "0", "65", "-1", "two", "2 ", "99999999999"}) {
     setenv("GTOPK_CONNECTIONS", value, 1);
     try {
       static_cast<void>(transport::make_ucx_transport());
@@ -146,8 +192,8 @@ TEST(UcxConnections, AreAsManyAsTheEnvironmentSays) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
       EXPECT_THAT(error.what(),
-                  HasSubstr(fmt::format("GTOPK_CONNECTIONS is '{}': expected a number "
-                                        "of connections to each rank, 1 to 16",
+                  HasSubstr(fmt::format("GTOPK_CONNECTIONS is '{}': expected auto, or a "
+                                        "number of connections to each rank, 1 to 64",
                                         value)));
     }
   }

@@ -1,6 +1,6 @@
-// Sparse, algorithms room: how a long list is cut into parts, one for each connection to its
-// receiver. All parts but the last are as long as the first, which begins with the header and says
-// how many there are. So a receiver knows from it where each of the others belongs.
+// Sparse, algorithms room: how a long message is cut into parts, which the connections to its
+// receiver carry as they become free. All parts but the last are as long as the first. So its
+// receiver knows from the first where each of the others belongs.
 #pragma once
 
 #include <algorithm>
@@ -8,19 +8,25 @@
 #include <cstdint>
 #include <span>
 
-#include "src/transport/base/transport.hpp"
-
 namespace gtopk::sparse {
 
 /// Longer messages are acknowledged, and go over all connections. For shorter ones, which alpha
 /// dominates, an acknowledgement would double the cost.
 inline constexpr std::size_t kAcknowledgedBytes = 16384;
 
-inline constexpr std::uint32_t kMostParts = transport::kMostConnections;
+inline constexpr std::uint32_t kMostParts = 128;
 
-/// The number of parts of a message of this many bytes over this many connections.
+/// The number of parts of a message of this many bytes over this many connections: one for each
+/// connection, but more of a very long message, so that a slow connection carries fewer, and fewer
+/// of a short one.
 [[nodiscard]] constexpr std::uint32_t parts_of(std::size_t bytes, std::uint32_t connections) {
-  return bytes <= kAcknowledgedBytes ? 1 : std::clamp(connections, 1U, kMostParts);
+  constexpr std::size_t kLeast = 4096;
+  constexpr std::size_t kMost = std::size_t{1} << 17U;
+  if (bytes <= kAcknowledgedBytes || connections == 1) {
+    return 1;
+  }
+  const std::size_t wanted = std::max<std::size_t>(connections, (bytes + kMost - 1) / kMost);
+  return static_cast<std::uint32_t>(std::min({wanted, bytes / kLeast, std::size_t{kMostParts}}));
 }
 
 /// Bytes of each part but the last: a multiple of 64. No part is empty.
@@ -29,8 +35,6 @@ inline constexpr std::uint32_t kMostParts = transport::kMostConnections;
   const std::size_t part = (bytes + parts - 1) / parts;
   return parts == 1 ? bytes : (part + kMultiple - 1) / kMultiple * kMultiple;
 }
-static_assert((kMostParts - 1) * part_bytes(kAcknowledgedBytes + 1, kMostParts) <
-              kAcknowledgedBytes + 1);
 
 /// The bytes of a part; the rest for the last one; empty if nothing is left for it.
 template <class Byte>
