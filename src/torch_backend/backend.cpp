@@ -39,17 +39,18 @@ void check_pieces(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-/// Empty, or {indices, values} of equal length; `dense` has no indices to record. Their memory is
-/// appended to `at`.
+/// Empty, or {indices, values} of equal length; a result of all elements has no indices to record.
+/// Their memory is appended to `at`.
 Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
-                       const std::string& algorithm, std::vector<Contiguous>& at) {
+                       const SparseOptions& options, std::vector<Contiguous>& at) {
   if (delivered.empty()) {
     return {};
   }
+  const bool whole = options.algorithm != "auto" && traits_of(options).delivers_all;
   const bool fits = delivered.size() == 2 && delivered[0].scalar_type() == at::kLong &&
                     data_type(delivered[1]) == accumulation_type(type) &&
                     delivered[0].is_contiguous() && delivered[1].is_contiguous() &&
-                    (algorithm == "dense" || delivered[0].numel() == delivered[1].numel());
+                    (whole || delivered[0].numel() == delivered[1].numel());
   TORCH_CHECK_VALUE(fits,
                     "gtopk: delivered entries are recorded in two contiguous tensors of one size: "
                     "indices of int64 and values of the accumulation type");
@@ -311,7 +312,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     at.push_back(writable(*momentum, "sparse_all_reduce's momentum"));
     options.momentum = at.back().buffer(accumulation_type(type)).data;
   }
-  const Delivered note = room_to_note(delivered, type, options.algorithm, at);
+  const Delivered note = room_to_note(delivered, type, options, at);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors, std::move(at), tensors);
   if (options.gate) {
@@ -336,7 +337,7 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
                                                       std::chrono::milliseconds timeout,
                                                       const std::vector<at::Tensor>& delivered,
                                                       std::vector<Contiguous> at) {
-  const Delivered note = room_to_note(delivered, tensors.dtype, options.algorithm, at);
+  const Delivered note = room_to_note(delivered, tensors.dtype, options, at);
   step->begin();
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors.pieces, std::move(at), tensors.pieces);

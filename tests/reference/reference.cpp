@@ -268,14 +268,24 @@ Outcome reduce(const Problem& problem) {
   for (const Input& input : problem.ranks) {
     outcome.states.push_back(input.state);
   }
-  if (problem.options.algorithm == "dense" && codes_blocks(problem.options.wire)) {
-    sums = coded_sums(accs, problem.d, problem.options.wire);
+  const bool placed = problem.options.algorithm == "dense-placed";
+  const bool dense = problem.options.algorithm == "dense" || placed;
+  if (dense && codes_blocks(problem.options.wire)) {
+    const HostRanks hosts = ranks_by_host(problem);
+    std::vector<std::vector<Value>> host_accs = placed ? sums_of_hosts(accs, hosts) : accs;
+    sums = coded_sums(host_accs, problem.d, problem.options.wire);
+    for (std::size_t i = 0; i < accs.size(); ++i) {
+      accs[i] = placed ? std::vector<Value>(accs[i].size()) : host_accs[i];
+    }
+    for (std::size_t host = 0; placed && host < hosts.size(); ++host) {
+      accs[hosts[host].front()] = host_accs[host];
+    }
     if (!all_finite(sums)) {
       return nothing_happened(problem);
     }
     outcome.lists.resize(accs.size());
     outcome.selected.resize(accs.size());
-  } else if (problem.options.algorithm == "dense") {
+  } else if (dense) {
     const HostRanks hosts = ranks_by_host(problem);
     for (std::uint64_t i = 0; i < problem.d; ++i) {
       sums[i] = dense_sum(accs, i, problem.d, hosts);

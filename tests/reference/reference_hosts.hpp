@@ -37,6 +37,22 @@ inline HostRanks ranks_by_host(const Problem& problem) {
                            : problem.hosts);
 }
 
+/// The sum of each host's accs in the order of its ranks.
+template <class Value>
+std::vector<std::vector<Value>> sums_of_hosts(const std::vector<std::vector<Value>>& accs,
+                                              const HostRanks& hosts) {
+  std::vector<std::vector<Value>> sums;
+  for (const std::vector<std::uint32_t>& ranks : hosts) {
+    sums.push_back(accs[ranks.front()]);
+    for (std::size_t i = 1; i < ranks.size(); ++i) {
+      const std::vector<Value>& acc = accs[ranks[i]];
+      std::transform(acc.begin(), acc.end(), sums.back().begin(), sums.back().begin(),
+                     [](Value value, Value sum) { return sum + value; });
+    }
+  }
+  return sums;
+}
+
 /// The sum of a host's lists in the order of its ranks, its first k, which are rounded; the lowest
 /// rank answers for the rest. One rank's list is the host's.
 template <class Value>

@@ -65,7 +65,7 @@ Shape draw_shape(Random& random, const std::string& algorithm, DataType type) {
   static constexpr std::array<std::uint64_t, 18> kSizes = {1,  2,  3,  5,  7,  8,  9,   15,  16,
                                                            17, 31, 33, 64, 65, 97, 128, 257, 1000};
   std::uint64_t d = kSizes.at(random.below(kSizes.size()));
-  if ((algorithm == "dense" || algorithm == "true-topk") && random.one_in(12)) {
+  if ((algorithm.starts_with("dense") || algorithm == "true-topk") && random.one_in(12)) {
     // Around the size from which dense uses the ring.
     d = kDenseTreeBytes / size_of(accumulation_type(type)) + random.below(3) - 1;
   }
@@ -129,7 +129,7 @@ std::vector<std::string> algorithms() {
 }
 
 bool sends_lists(const std::string& algorithm) {
-  return algorithm != "dense" && algorithm != "random-k" && algorithm != "true-topk" &&
+  return !algorithm.starts_with("dense") && algorithm != "random-k" && algorithm != "true-topk" &&
          algorithm != "sketch";
 }
 

@@ -89,7 +89,7 @@ def check_it_is_dense_and_no_exact_sum(me: Rank) -> None:
             gtopk.sparse_all_reduce(torch.ones(9), **arguments, semantics=semantics)
     gtopk.sparse_all_reduce(torch.ones(9), algorithm="dense", semantics="exact_sum")
     plan = gtopk.plan(100_000, density=0.5, wire="int8", semantics="dense")
-    assert set(plan["predictions"]) == {"dense"}
+    assert set(plan["predictions"]) == {"dense", "dense-placed"}
     assert plan["predictions"]["dense"]["bytes"] < 2 * 100_000
 
 
@@ -110,10 +110,34 @@ def check_training_keeps_up_with_dense(me: Rank) -> None:
         assert all(each.any() for each in residuals(state).values())
 
 
+def check_one_rank_of_a_host_keeps_what_coding_loses(me: Rank) -> None:
+    """All four share a host: the others send it their gradients, and get its codes."""
+    training, plain = Training(me.rank), Training(me.rank, group=gloo())
+    state = gtopk.SparseState(
+        training.model.named_parameters(), algorithm="dense-placed", wire="4bit", unit=SMALL_UNITS
+    )
+    ledger = Ledger(training.ddp, state)
+    for _ in range(10):
+        ledger.open()
+        last = training.step(), plain.step()
+        ledger.check()
+    assert abs(last[0] - last[1]) < 0.1
+    assert replicas_are_bitwise_equal(training.model)
+    assert all(each.any() == (me.rank == 0) for each in residuals(state).values())
+
+    before = gtopk.stats()["bytes_sent"]
+    tensor = torch.randn(64 * 100)
+    gtopk.sparse_all_reduce(tensor, algorithm="dense-placed", wire="4bit")
+    sent = gtopk.stats()["bytes_sent"] - before
+    assert sent == 2 * 64 + (3 * 100 * 34 if me.rank == 0 else 4 * 64 * 100)
+
+
 def check_a_density_is_not_taken(me: Rank) -> None:
     message = "algorithm='dense' sends every element and takes no density, given 0.1"
     with pytest.raises(ValueError, match=message):
         gtopk.attach(Training(me.rank).ddp, density=0.1, algorithm="dense")
+    with pytest.raises(ValueError, match="algorithm='dense-placed' sends every element"):
+        gtopk.attach(Training(me.rank).ddp, density=0.1, algorithm="dense-placed")
     with pytest.raises(ValueError, match=r"takes only \('dense', steps\) and .* in the warmup"):
         gtopk.attach(Training(me.rank).ddp, algorithm="dense", warmup=[(0.1, 2)])
     state = gtopk.attach(Training(me.rank).ddp, algorithm="dense", wire="int8")

@@ -78,6 +78,8 @@ struct AlgorithmRow {
   Whole whole = nullptr;
   /// Replaces `whole` on a wire that codes blocks of values; null: no wire applies.
   Coded coded = nullptr;
+  /// On other wires it is the same as another algorithm, and `auto` does not consider it.
+  bool only_coded = false;
   /// Null: `whole` takes no tensor on a device.
   OnDevice on_device = nullptr;
   /// Null: `auto` never picks it.
@@ -99,6 +101,7 @@ extern const AlgorithmRow kGtopk;
 extern const AlgorithmRow kGtopkTree;
 extern const AlgorithmRow kTopk;
 extern const AlgorithmRow kDense;
+extern const AlgorithmRow kDensePlaced;
 extern const AlgorithmRow kRsAg;
 extern const AlgorithmRow kExactTopk;
 extern const AlgorithmRow kHierarchical;

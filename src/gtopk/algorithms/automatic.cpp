@@ -119,7 +119,8 @@ std::vector<ResolvedCall> candidates(const SparseCall& call) {
     }
     as.options.algorithm = choice.name;
     const ResolvedCall one = resolve(as);
-    if (one.satisfies(options.semantics)) {
+    const bool another = row.only_coded && one.coder() == nullptr;
+    if (one.satisfies(options.semantics) && !another) {
       calls.push_back(one);
     }
   }

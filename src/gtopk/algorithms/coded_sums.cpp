@@ -21,16 +21,22 @@ constexpr std::size_t kStretch = 1024;
 template <class Value>
 using Stretch = std::array<Value, kStretch>;
 
-/// acc of one rank, stretch after stretch.
+/// acc of one rank, or of its host, stretch after stretch.
 template <class T>
 class Acc {
  public:
   using Value = Accumulation<T>;
 
-  explicit Acc(const SparseCall& call)
-      : cursor_(Segments<T>(call.tensor)), residual_(static_cast<const Value*>(call.residual)) {}
+  Acc(const SparseCall& call, const CodedSums& codes)
+      : cursor_(Segments<T>(call.tensor)),
+        residual_(static_cast<const Value*>(call.residual)),
+        host_(static_cast<const Value*>(codes.host_acc)) {}
 
   void read(std::size_t begin, std::size_t count, Value* acc) {
+    if (host_ != nullptr) {
+      std::copy_n(host_ + begin, count, acc);
+      return;
+    }
     for (const std::size_t end = begin + count; begin < end;) {
       cursor_.go_to(begin);
       const std::size_t length = std::min(end, cursor_.end()) - begin;
@@ -45,6 +51,7 @@ class Acc {
  private:
   SegmentCursor<T> cursor_;
   const Value* residual_;
+  const Value* host_;
 };
 
 /// Calls visit(begin, count, at) for the stretches of a region, with their first element and the
@@ -60,7 +67,7 @@ void for_each_stretch(const CodedRegions& regions, std::uint32_t region, Visit v
 
 template <class T>
 void code_acc_as(const SparseCall& call, const CodedSums& codes, std::uint32_t region) {
-  Acc<T> reading(call);
+  Acc<T> reading(call, codes);
   Stretch<Accumulation<T>> acc;
   std::byte* const code = codes.own_code(region).data();
   for_each_stretch(codes.regions, region,
@@ -83,12 +90,12 @@ template <class T>
 void code_sum_as(const SparseCall& call, const CodedSums& codes) {
   using Value = Accumulation<T>;
   const BlockCoder& coder = codes.regions.coder();
-  const std::uint32_t rank = codes.rank;
+  const std::uint32_t rank = codes.own_region;
   const std::size_t first = codes.regions.begin(rank);
   auto* const sums = reinterpret_cast<Value*>(codes.sums.data());
   std::byte* const own = codes.own_code(rank).data();
   std::byte* const result = codes.sum_code(rank).data();
-  Acc<T> reading(call);
+  Acc<T> reading(call, codes);
   Stretch<Value> rest;
   Stretch<Value> decoded;
   const auto subtract = [](Stretch<Value>& from, const Value* values, std::size_t count) {
@@ -139,7 +146,7 @@ bool no_block_is_nan(const CodedRegions& regions, std::uint32_t region, const st
 template <class T>
 bool sums_are_finite_as(const SparseCall& call, const CodedSums& codes) {
   using Value = Accumulation<T>;
-  const auto divisor = divisor_of<Value>(call.options, codes.regions.ranks());
+  const auto divisor = divisor_of<Value>(call.options, codes.ranks);
   Stretch<Value> sums;
   bool finite = true;
   for (std::uint32_t region = 0; region < codes.regions.ranks(); ++region) {
@@ -174,29 +181,32 @@ template <class T>
 void commit_as(const SparseCall& call, const CodedSums& codes) {
   using Value = Accumulation<T>;
   const BlockCoder& coder = codes.regions.coder();
-  const auto divisor = divisor_of<Value>(call.options, codes.regions.ranks());
+  const auto divisor = divisor_of<Value>(call.options, codes.ranks);
   auto* const residual = static_cast<Value*>(call.residual);
   auto* const delivered = static_cast<Value*>(call.delivered.values);
   const auto* const own_sums = reinterpret_cast<const Value*>(codes.sums.data());
-  Acc<T> reading(call);
+  Acc<T> reading(call, codes);
   SegmentCursor<T> tensor{Segments<T>(call.tensor)};
+  const bool owns = codes.own_region < codes.regions.ranks();
   Stretch<Value> sums;
   Stretch<Value> rest;
   Stretch<Value> sent;
   for (std::uint32_t region = 0; region < codes.regions.ranks(); ++region) {
-    const std::byte* const own = codes.own_code(region).data();
+    const std::byte* const own = owns ? codes.own_code(region).data() : nullptr;
     const std::byte* const result = codes.sum_code(region).data();
     const std::size_t first = codes.regions.begin(region);
     for_each_stretch(codes.regions, region,
                      [&](std::size_t begin, std::size_t count, std::size_t at) {
                        coder.decode(result + at, count, sums.data());
-                       if (residual != nullptr) {
+                       if (residual != nullptr && !owns) {
+                         std::fill_n(residual + begin, count, Value{0});
+                       } else if (residual != nullptr) {
                          reading.read(begin, count, rest.data());
                          coder.decode(own + at, count, sent.data());
                          for (std::size_t i = 0; i < count; ++i) {
                            rest[i] -= sent[i];
                          }
-                         for (std::size_t i = 0; region == codes.rank && i < count; ++i) {
+                         for (std::size_t i = 0; region == codes.own_region && i < count; ++i) {
                            rest[i] += own_sums[begin - first + i] - sums[i];
                          }
                          std::copy_n(rest.data(), count, residual + begin);

@@ -14,11 +14,16 @@ namespace gtopk::sparse {
 /// The memory of one call's codes.
 struct CodedSums {
   CodedRegions regions;
-  std::uint32_t rank = 0;
-  /// The code of this rank's acc, region after region.
+  /// The region that this rank owns; as many as there are if it owns none.
+  std::uint32_t own_region = 0;
+  /// The number of ranks in the group, which may be more than there are regions.
+  std::uint32_t ranks = 1;
+  /// The sum of a host's accs, of the accumulation type, in place of this rank's acc; or null.
+  void* host_acc = nullptr;
+  /// The code of this rank's acc, region after region; empty if it owns no region.
   std::span<std::byte> own;
-  /// For each rank, memory for the code of a region: first of this rank's region of that rank's
-  /// acc, then of the sum of that rank's region.
+  /// For each region, memory for a code: first of this rank's region of its owner's acc, then of
+  /// the sum of that region.
   std::span<std::byte> others;
   /// The values that this rank's region sums to, before they are coded.
   std::span<std::byte> sums;
@@ -26,9 +31,9 @@ struct CodedSums {
   [[nodiscard]] std::span<std::byte> own_code(std::uint32_t region) const {
     return own.subspan(regions.bytes_of(regions.begin(region)), regions.bytes(region));
   }
-  /// Memory for another rank's code of this rank's region.
+  /// Memory for another owner's code of this rank's region.
   [[nodiscard]] std::span<std::byte> contribution(std::uint32_t from) const {
-    return room_of(from).first(regions.bytes(rank));
+    return room_of(from).first(regions.bytes(own_region));
   }
   [[nodiscard]] std::span<std::byte> sum_code(std::uint32_t region) const {
     return room_of(region).first(regions.bytes(region));
@@ -44,15 +49,16 @@ struct CodedSums {
 /// Codes one region of acc.
 void code_acc(const SparseCall& call, const CodedSums& codes, std::uint32_t region);
 
-/// Adds up the contributions to this rank's region in rank order, including its own, and codes the
-/// sum. The code is of NaN if a sum, or what remains of it in the residual, is not finite.
+/// Adds up the contributions to this rank's region in their owners' order, including its own, and
+/// codes the sum. The code is of NaN if a sum, or what remains of it in the residual, is not
+/// finite.
 void code_sum(const SparseCall& call, const CodedSums& codes);
 
 /// Whether every sum, divided and rounded to the tensor's type, is finite.
 [[nodiscard]] bool sums_are_finite(const SparseCall& call, const CodedSums& codes);
 
 /// Writes the sums to the tensor, and to the residual what coding lost: of acc, and of the sum of
-/// this rank's region.
+/// this rank's region. A rank that owns no region has passed its acc on, and keeps nothing.
 void commit_sums(const SparseCall& call, const CodedSums& codes);
 
 }  // namespace gtopk::sparse

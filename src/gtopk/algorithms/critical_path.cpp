@@ -80,9 +80,12 @@ void CriticalPath::headers_along_tree(std::uint64_t bytes) {
   }
 }
 
-void CriticalPath::spread(std::size_t bytes) {
-  const std::uint64_t others = tree().ranks() - 1;
-  const Route route = routes().hosts() == 1 ? kWithin : Route{routes().largest_host()};
+Route CriticalPath::between_all() const {
+  return routes().hosts() == 1 ? kWithin : Route{routes().largest_host()};
+}
+
+void CriticalPath::spread(std::size_t bytes, std::uint32_t ranks, Route route) {
+  const std::uint64_t others = ranks - 1;
   carry(bytes > kAcknowledgedBytes ? 2 * others : others, static_cast<double>(others * bytes),
         route);
 }

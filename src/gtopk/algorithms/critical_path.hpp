@@ -85,9 +85,11 @@ class CriticalPath {
   void add(std::uint64_t elements) { work_.added += elements; }
   /// collectives::agree.
   void agree() { headers_along_tree(0); }
-  /// A message of this many bytes from every rank to every other; long ones are sent one at a time,
-  /// each acknowledged.
-  void spread(std::size_t bytes);
+  /// A message of this many bytes from each of so many ranks to every other; long ones are sent one
+  /// at a time, each acknowledged.
+  void spread(std::size_t bytes, std::uint32_t ranks, Route route);
+  /// The route of a message from every rank to a rank of another host.
+  [[nodiscard]] Route between_all() const;
   /// collectives::reduce_over_ranks of this many values of the accumulation type.
   void reduce(std::uint64_t values);
 

@@ -84,8 +84,8 @@ void coded_cost(CriticalPath& path, const BlockCoder& coder) {
   path.sweep_whole();
   path.add(3 * d);
   path.agree();
-  path.spread(region);
-  path.spread(region);
+  path.spread(region, ranks, path.between_all());
+  path.spread(region, ranks, path.between_all());
 }
 
 void dense_cost(CriticalPath& path) {
@@ -94,6 +94,28 @@ void dense_cost(CriticalPath& path) {
   }
   path.sweep_whole();
   path.reduce(path.shape().d);
+}
+
+/// The path of the largest host's lowest rank, which adds up its host's accs one after the other.
+void dense_placed_cost(CriticalPath& path) {
+  const collectives::Routes& routes = path.routes();
+  const BlockCoder* const coder = path.shape().codec->blocks();
+  if (coder == nullptr || routes.hosts() == path.tree().ranks()) {
+    return dense_cost(path);
+  }
+  const std::uint64_t d = path.shape().d;
+  const DataType value = path.shape().type.value;
+  const CodedRegions regions(*coder, value, d, routes.hosts());
+  path.sweep_whole();
+  path.add(3 * d);
+  path.agree();
+  for (std::uint32_t other = 1; other < routes.largest_host(); ++other) {
+    path.message(d * size_of(value), collectives::kWithin);
+    path.add(d);
+    path.message(regions.bytes_of(static_cast<std::size_t>(d)), collectives::kWithin);
+  }
+  path.spread(regions.most_bytes(), routes.hosts(), collectives::kOneOfEachHost);
+  path.spread(regions.most_bytes(), routes.hosts(), collectives::kOneOfEachHost);
 }
 
 }  // namespace
@@ -106,6 +128,17 @@ const AlgorithmRow kDense{
     .coded = dense_coded,
     .on_device = dense_on_device,
     .cost = dense_cost,
+    .keeps = Semantics::kDense};
+
+const AlgorithmRow kDensePlaced{
+    .name = "dense-placed",
+    .description = "dense, with one rank of each host coding and sending for all of them",
+    .bounded = false,
+    .whole = dense,
+    .coded = dense_placed_coded,
+    .only_coded = true,
+    .on_device = dense_on_device,
+    .cost = dense_placed_cost,
     .keeps = Semantics::kDense};
 
 }  // namespace gtopk::sparse

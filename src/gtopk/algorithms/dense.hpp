@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the two variants of `dense`.
+// Sparse, algorithms room: the variants of `dense` on a wire that codes values.
 #pragma once
 
 #include <memory>
@@ -12,5 +12,7 @@ namespace gtopk::sparse {
 /// See AlgorithmRow::coded.
 engine::Task<void> dense_coded(engine::GroupView& group, SparseCall call, const BlockCoder& coder,
                                std::unique_ptr<engine::Turn> turn);
+engine::Task<void> dense_placed_coded(engine::GroupView& group, SparseCall call,
+                                      const BlockCoder& coder, std::unique_ptr<engine::Turn> turn);
 
 }  // namespace gtopk::sparse

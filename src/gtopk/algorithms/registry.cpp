@@ -18,8 +18,8 @@ namespace sparse {
 Registry<AlgorithmRow>& algorithm_registry() {
   static Registry<AlgorithmRow> registry(
       "algorithm",
-      {&kGtopk, &kGtopkTree, &kTopk, &kDense, &kRsAg, &kExactTopk, &kHierarchical, &kGtopkPlaced,
-       &kSketch, &kRandomK, &kTrueTopk},
+      {&kGtopk, &kGtopkTree, &kTopk, &kDense, &kDensePlaced, &kRsAg, &kExactTopk, &kHierarchical,
+       &kGtopkPlaced, &kSketch, &kRandomK, &kTrueTopk},
       kAuto);
   return registry;
 }

@@ -44,7 +44,8 @@ TEST(Arguments, ThatStandForNothingAreRefused) {
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.op = ReduceOp{77}; }),
             "there is no reduction number 77");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.algorithm = "gtop"; }),
-            "unknown algorithm 'gtop'; available: gtopk, gtopk-tree, topk, dense, rs-ag, exact, "
+            "unknown algorithm 'gtop'; available: gtopk, gtopk-tree, topk, dense, dense-placed, "
+            "rs-ag, exact, "
             "hierarchical, gtopk-placed, sketch, random-k, true-topk, auto");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.put_back = PutBack{2}; }),
             "there is no put_back number 2");

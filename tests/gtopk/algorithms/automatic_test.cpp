@@ -420,8 +420,10 @@ TEST(AutoArguments, TheCandidatesAreThoseThatKeepTheSemanticsAndTakeSelectorAndW
             (Names{"gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact", "hierarchical",
                    "gtopk-placed"}));
   EXPECT_EQ(names(Semantics::kAny, "block"), names(Semantics::kAny, "exact"));
-  EXPECT_EQ(names(Semantics::kAny, "block", "2bit"), (Names{"topk", "dense", "exact"}));
-  EXPECT_EQ(names(Semantics::kAny, "exact", "2bit"), (Names{"topk", "dense", "exact"}));
+  EXPECT_EQ(names(Semantics::kAny, "block", "2bit"),
+            (Names{"topk", "dense", "dense-placed", "exact"}));
+  EXPECT_EQ(names(Semantics::kAny, "exact", "2bit"),
+            (Names{"topk", "dense", "dense-placed", "exact"}));
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
-// Sparse, algorithms room: `dense` on wires that code blocks of values: the reference's bits on
-// every rank, no mass lost, exactly the bytes of the page, and a step that is not finite leaves no
-// trace.
+// Sparse, algorithms room: `dense` and `dense-placed` on wires that code blocks of values: the
+// reference's bits on every rank, no mass lost, exactly the bytes of the page, and a step that is
+// not finite leaves no trace.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "src/engine/group.hpp"
 #include "src/gtopk/algorithms/departure.hpp"
 #include "src/gtopk/wire/codec.hpp"
+#include "tests/reference/hosts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/sanitized.hpp"
@@ -281,6 +283,82 @@ TEST(DenseCoded, IsDenseAndNoExactSum) {
       refusal("4bit", Semantics::kExactSum),
       "semantics 'exact_sum' rules out algorithm 'dense' on wire '4bit', which keeps 'dense'");
   EXPECT_NE(refusal("int8", Semantics::kGtopk), "");
+}
+
+/// One host, hosts of one rank, pairs, and a large host whose ranks are not neighbours.
+std::vector<std::vector<std::string>> placements_of(std::uint32_t ranks) {
+  std::vector<std::string> uneven;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    uneven.push_back(rank % 3 == 1 ? "small" : "large");
+  }
+  return {support::hosts_of(ranks, ranks), support::hosts_of(ranks, 1), support::hosts_of(ranks, 2),
+          uneven};
+}
+
+TEST(DensePlaced, GivesTheReferencesBitsOnAnyHosts) {
+  std::uint64_t seed = 0;
+  for (const std::string& wire : kWires) {
+    const std::uint64_t block = block_of(wire);
+    for (std::uint32_t size = 1; size <= (support::kSanitized ? 4 : 7); ++size) {
+      for (const std::vector<std::string>& hosts : placements_of(size)) {
+        for (const std::uint64_t d : {std::uint64_t{1}, 2 * block + 1, std::uint64_t{3001}}) {
+          const DataType type = reference::one_of(reference::kFloatingTypes, ++seed);
+          Problem problem = problem_of(wire, size, type, d, seed);
+          problem.options.algorithm = "dense-placed";
+          problem.hosts = hosts;
+          InprocRanks ranks(size, uneven_network(seed), hosts);
+          ASSERT_EQ(support::differs_from_reference(ranks, problem), "")
+              << wire << " " << to_string(type) << " P=" << size << " d=" << d;
+          ASSERT_TRUE(ranks.close().empty());
+        }
+      }
+    }
+  }
+}
+
+// A host sends what one rank would among as many ranks as there are hosts, however many it has.
+TEST(DensePlaced, SendsBetweenHostsWhatOneRankOfEachWould) {
+  constexpr std::uint64_t kD = 200'000;
+  for (const std::uint32_t each : {1U, 2U, 3U}) {
+    const std::uint32_t size = 3 * each;
+    Problem problem = problem_of("4bit", size, DataType::kFloat32, kD, 4);
+    problem.options.algorithm = "dense-placed";
+    problem.hosts = support::hosts_of(size, each);
+    InprocRanks ranks(size, {.seed = each}, problem.hosts);
+    std::map<std::uint32_t, std::uint64_t> codes;  // of each host, but those within it
+    ranks.fabric().set_faults([&](const transport::inproc::Sent& sent) {
+      const bool between = sent.source / each != sent.destination / each;
+      if (between && transport::kind_of(sent.tag) == transport::TagKind::kCollective &&
+          sent.bytes > collectives::kHeaderBytes) {
+        codes[sent.source / each] += sent.bytes;
+      }
+      return transport::inproc::Fault{};
+    });
+    ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << each;
+    for (std::uint32_t host = 0; host < 3; ++host) {
+      std::uint64_t expected = 0;
+      for (std::uint32_t other = 0; other < 3; ++other) {
+        if (other != host) {
+          expected += region_bytes("4bit", DataType::kFloat32, kD, 3, other) +
+                      region_bytes("4bit", DataType::kFloat32, kD, 3, host);
+        }
+      }
+      EXPECT_EQ(codes[host], expected) << each;
+    }
+  }
+}
+
+// Whichever rank of a host has it, nothing happens anywhere.
+TEST(DensePlaced, AStepWithAValueThatIsNotFiniteDidNotHappen) {
+  for (std::uint32_t bad = 0; bad < 4; ++bad) {
+    Problem problem = problem_of("int8", 4, DataType::kFloat32, 1'000, 3);
+    problem.options.algorithm = "dense-placed";
+    problem.hosts = support::hosts_of(4, 2);
+    reference::store(problem.type, problem.ranks[bad].gradient, 777,
+                     std::numeric_limits<double>::infinity());
+    InprocRanks ranks(4, {.seed = bad}, problem.hosts);
+    ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << bad;
+  }
 }
 
 }  // namespace

@@ -143,6 +143,11 @@ def traits_of(algorithm: str, wire: str | None) -> Traits:
     return SparseOptions(density=1.0, algorithm=algorithm, wire=wire).traits
 
 
+def sends_all(algorithm: str | None) -> bool:
+    """Return whether the algorithm sends every element in every step, and takes no density."""
+    return algorithm not in (None, "auto") and traits_of(algorithm, None).delivers_all
+
+
 def codes_dense(wire: str | None) -> bool:
     """Return whether "dense" rounds its values on this wire, and keeps the rounding error."""
     return not traits_of("dense", wire).empties_residual

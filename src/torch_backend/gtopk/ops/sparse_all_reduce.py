@@ -76,14 +76,15 @@ def sparse_all_reduce(
             next, on this rank only; float64 of shape (4,) on the CPU, initially zeros. It is
             written only if the step happened; other selectors write zeros. None: each step starts
             afresh.
-        algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast:
-            the same bits, less traffic in total, a longer path), "topk" (the exact sum of all
-            selections, up to k entries of each rank), "dense" (all of acc; the residual becomes
-            what the wire's rounding lost, or zero), "rs-ag" (regions reduced, re-selected and
-            gathered: O(k) on the wire whatever the number of ranks),
-            "exact" (the exact top k of the sum of all selections), "hierarchical" (the exact sum of
-            the selections inside each host, then gTop-k between hosts: one list of k entries leaves
-            a host, however many ranks it has; GTOPK_HOST in the environment names a rank's host),
+        algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
+            bits, less traffic in total, a longer path), "topk" (the exact sum of all selections, up
+            to k entries of each rank), "dense" (all of acc; the residual becomes what the wire's
+            rounding lost, or zero), "dense-placed" (on a wire that rounds, one rank of each host
+            codes and sends the sum of its host's acc; otherwise "dense"), "rs-ag" (regions reduced,
+            re-selected and gathered: O(k) on the wire whatever the number of ranks), "exact" (the
+            exact top k of the sum of all selections), "hierarchical" (the exact sum of the
+            selections inside each host, then gTop-k between hosts: one list of k entries leaves a
+            host, however many ranks it has; GTOPK_HOST in the environment names a rank's host),
             "gtopk-placed" (gTop-k with a tree in each host and one between them: also one list per
             host, in fewer steps if a host has many ranks) or "sketch" (SketchedSGD: the heaviest
             entries of the sum of all acc, found in summed count-sketches, then summed exactly; no

@@ -23,6 +23,7 @@ from gtopk.ops.options import (
     check_momentum,
     check_whole,
     predicted_algorithms,
+    sends_all,
 )
 from gtopk.state.rates import Scaler
 from gtopk.state.units import Parameter, UnitSize, check_unit
@@ -139,10 +140,10 @@ class Config:
         )
         object.__setattr__(self, "block", options.block)
         object.__setattr__(self, "warmup", _checked_warmup(self.warmup))
-        if self.algorithm == "dense" and any(phase[0] != "dense" for phase in self.warmup):
+        if sends_all(self.algorithm) and any(phase[0] != "dense" for phase in self.warmup):
             raise ValueError(
-                "gtopk: algorithm='dense' sends every element, and takes only ('dense', steps) and "
-                f"('dense', steps, wire) in the warmup, given {self.warmup!r}"
+                f"gtopk: algorithm={self.algorithm!r} sends every element, and takes only "
+                f"('dense', steps) and ('dense', steps, wire) in the warmup, given {self.warmup!r}"
             )
         object.__setattr__(self, "min_numel", check_whole(self.min_numel, "min_numel", 0))
         object.__setattr__(self, "momentum", check_momentum(self.momentum))
@@ -159,7 +160,7 @@ class Config:
         """Take those arguments of a state that affect results."""
         own = {each.name for each in dataclasses.fields(cls)}
         given: dict[str, Any] = {name: each for name, each in arguments.items() if name in own}
-        if density is None and given.get("algorithm") != "dense":
+        if density is None and not sends_all(given.get("algorithm")):
             density = DEFAULT_DENSITY
         return cls(density, **given)
 
@@ -253,11 +254,12 @@ def _options(
 
 def _checked_density(density: object, algorithm: str) -> Share | Literal["dense"]:
     dense = isinstance(density, str) and density == "dense"
-    if algorithm == "dense":
+    if sends_all(algorithm):
         if density is None or dense:
             return "dense"
         raise ValueError(
-            f"gtopk: algorithm='dense' sends every element and takes no density, given {density!r}"
+            f"gtopk: algorithm={algorithm!r} sends every element and takes no density, given "
+            f"{density!r}"
         )
     if isinstance(density, str) and density == "adaptive":
         return "adaptive"

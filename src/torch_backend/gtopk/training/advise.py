@@ -12,7 +12,7 @@ from torch import nn
 
 from gtopk.core.groups import ranks_of
 from gtopk.core.tracing import uncompiled
-from gtopk.ops.options import SparseOptions
+from gtopk.ops.options import SparseOptions, sends_all
 from gtopk.ops.plan import plan_with
 from gtopk.state.fingerprint import check_alike
 from gtopk.training.parameters import as_real, trained_parameters
@@ -176,7 +176,7 @@ def _cost(
         "exact",
         4096,
         wire=arguments.get("wire"),
-        semantics="dense" if algorithm == "dense" else "any",
+        semantics="dense" if sends_all(algorithm) else "any",
     )
     plan = plan_with(options, size, dtype, group)
     assert plan is not None

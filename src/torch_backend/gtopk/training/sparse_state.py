@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from gtopk.diagnostics.diagnose import Diagnostics
 from gtopk.exchange.backward import Backward
-from gtopk.ops.options import SparseOptions
+from gtopk.ops.options import SparseOptions, sends_all
 from gtopk.state.adaptive import Layer, adapt
 from gtopk.state.auto import Choice
 from gtopk.state.config import Config, Density, Share, SparseArguments, shows
@@ -299,7 +299,7 @@ class SparseState:
         """Return the algorithm of ``units[index]`` in the next backward."""
         density = self.unit_density(index)
         if density == "dense":
-            return density
+            return self.config.algorithm if sends_all(self.config.algorithm) else density
         automatic = self.config.automatic
         return self.kept.pinned.algorithm(index, density) if automatic else self.config.algorithm
 
