@@ -119,8 +119,8 @@ GTOPK_HOST_DEVICE void each_of(Block& block, std::uint64_t count, Visit visit) {
 /// Calls visit(i, load(i)) for one thread's share of `size` elements. Several are loaded before the
 /// first of them is visited: the compiler cannot move a load ahead of a visit that may write, so
 /// each load would wait for the one before it. For the same reason no load is behind a branch: in
-/// place of elements beyond the end, a thread loads its first element again. A thread loads only
-/// elements that it visits, since other threads may already write theirs.
+/// place of elements beyond the end, a thread loads its last element again. A thread loads only
+/// elements that it visits, since other threads may already write theirs, and they do not descend.
 template <class Load, class Visit>
 GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Visit visit) {
   using Loaded = decltype(load(std::size_t{thread}));
@@ -140,9 +140,9 @@ GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Vi
     visit(first, load(std::size_t{first}));
   } else if (first < size) {  // fewer than kAhead are left for this thread
     Loaded loaded[kAhead];
+    const unsigned last = first + (size - first - 1) / kThreads * kThreads;
     for (unsigned j = 0; j < kAhead; ++j) {
-      const unsigned at = first + j * kThreads;
-      loaded[j] = load(std::size_t{at < size ? at : first});
+      loaded[j] = load(std::size_t{least(first + j * kThreads, last)});
     }
     for (unsigned j = 0; j < kAhead; ++j) {
       if (first + j * kThreads < size) {
