@@ -35,6 +35,10 @@ def test_delay_jitter_and_loss_are_read_with_their_units_and_printed_with_the_ro
         "25 ms each way (round trip 50 ms), jitter 0.5 ms each way, loss 0.01 % each way, seed 7"
     )
     assert Impairment.of("0.1s").delay == 0.1
+    assert str(Impairment.of("1ms", forget="30s")) == (
+        "1 ms each way (round trip 2 ms), loss 0 % each way, "
+        "connections forgotten after 30 s of silence, seed 1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_no_round_trip_is_shorter_than_twice_the_delay_less_the_jitter():
     assert distance.bytes_per_second > 0
     counters = distance.counters
     assert counters.cpu_seconds > 0
-    assert (counters.lost, counters.missed, counters.oversized) == (0, 0, 0)
+    assert (counters.lost, counters.missed, counters.oversized, counters.forgotten) == (0, 0, 0, 0)
 
 
 @pytest.mark.network
@@ -180,6 +184,41 @@ else:
     assert switch.lost > 0
     assert switch.oversized == 0
     assert [qdisc["kind"] for qdisc in qdiscs] == ["tbf"] * 6
+
+
+# Rank 1 is silent for longer than the switch remembers; TCP's keepalives may speak for it. A second
+# connection, which the switch cannot have forgotten, ends rank 0.
+SILENT = f"""{CONNECT}
+import select
+if rank == 0:
+    with socket.create_server(address) as server:
+        link = server.accept()[0]
+        while not select.select([server, link], [], [])[0].count(server):
+            link.sendall(link.recv(1))
+        server.accept()
+else:
+    link = connect()
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, HOLD)
+    link.sendall(b"!")
+    assert link.recv(1) == b"!"
+    assert not select.select([link], [], [], 1.9)[0]
+    link.sendall(b"!")
+    print("answer" if select.select([link], [], [], 1)[0] else "silence")
+    connect()
+"""
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("keepalive", [False, True])
+def test_a_switch_forgets_a_silent_connection_unless_keepalives_hold_it(keepalive):
+    with Lab(2, None, impairment=Impairment.of(forget="1.5s")) as lab:
+        script = SILENT.replace("HOLD", str(int(keepalive)))
+        outcome = lab.run(python(script), timeout=WATCHDOG)
+        switch = lab.switch_counters()
+    assert outcome.ok, outcome.report()
+    assert outcome.ranks[1].output == ("answer\n" if keepalive else "silence\n")
+    assert (switch.forgotten == 0) == keepalive
 
 
 @pytest.mark.network
@@ -246,8 +285,9 @@ def test_the_switch_ends_with_its_lab_whatever_ends_it(number):
 
 
 def test_counters_say_in_words_what_happened_to_frames():
-    counters = SwitchCounters(10, 6, 2, 0, 1, 1, 0, 2e-5, 1e-3, 0.5)
+    counters = SwitchCounters(11, 6, 2, 0, 1, 1, 1, 0, 2e-5, 1e-3, 0.5)
     assert str(counters) == (
-        "switch: 10 frames in, 6 out, 2 lost as asked; dropped: 1 by full ports, 0 as too many "
-        "waited, 1 by mistake; late 20 us on average, 1.0 ms at most; cpu 0.50 s"
+        "switch: 11 frames in, 6 out, 2 lost as asked; dropped: 1 by full ports, 0 as too many "
+        "waited, 1 of forgotten connections, 1 by mistake; late 20 us on average, 1.0 ms at most; "
+        "cpu 0.50 s"
     )

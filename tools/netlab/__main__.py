@@ -29,8 +29,8 @@ from netlab.shape import Shape
 
 
 def _impairment(arguments: argparse.Namespace) -> Impairment | None:
-    asked = (arguments.delay, arguments.jitter, arguments.loss)
-    if asked == (None, None, None):
+    asked = (arguments.delay, arguments.jitter, arguments.loss, arguments.forget)
+    if asked == (None, None, None, None):
         return None
     return Impairment.of(
         arguments.delay or "0ms",
@@ -38,6 +38,7 @@ def _impairment(arguments: argparse.Namespace) -> Impairment | None:
         arguments.loss or "0%",
         reorder=arguments.reorder,
         seed=arguments.seed,
+        forget=arguments.forget or "0s",
     )
 
 
@@ -170,6 +171,7 @@ def _add_link(command: argparse.ArgumentParser) -> None:
     command.add_argument("--delay", help="25ms, one way: a round trip takes twice as long")
     command.add_argument("--jitter", help="2ms: each frame is delayed by 23 to 27 ms, in order")
     command.add_argument("--loss", help="0.01%%, of the frames each way")
+    command.add_argument("--forget", help="5s: idle TCP connections are forgotten, as by a NAT")
     command.add_argument("--reorder", action="store_true", help="by jitter, frames may overtake")
     command.add_argument("--seed", type=int, default=1, help="replays jitter and losses")
     command.add_argument("--congestion-control", default="cubic", help="TCP's: cubic, reno, bbr")

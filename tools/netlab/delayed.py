@@ -27,8 +27,9 @@ _SOURCES = pathlib.Path(__file__).resolve().parent / "switch"
 @dataclass(frozen=True)
 class SwitchCounters:
     """Frames since the switch began. received: came in; forwarded: left it; lost: as asked for;
-    overflowed: dropped, as more than 64 MiB waited for a port; refused: dropped by a port's shaped
-    queue; missed: dropped, as the switch was too slow; oversized: dropped, an offload was on.
+    overflowed: dropped, as more than 64 MiB waited for a port; forgotten: dropped, as their TCP
+    connection had been idle for too long; refused: dropped by a port's shaped queue; missed:
+    dropped, as the switch was too slow; oversized: dropped, an offload was on.
     late_seconds, latest_seconds: mean and maximum, how long after it was due a frame was sent.
     cpu_seconds: the switch's own."""
 
@@ -36,6 +37,7 @@ class SwitchCounters:
     forwarded: int
     lost: int
     overflowed: int
+    forgotten: int
     refused: int
     missed: int
     oversized: int
@@ -47,8 +49,9 @@ class SwitchCounters:
         return (
             f"switch: {self.received} frames in, {self.forwarded} out, {self.lost} lost as asked; "
             f"dropped: {self.refused} by full ports, {self.overflowed} as too many waited, "
-            f"{self.missed + self.oversized} by mistake; late {self.late_seconds * 1e6:.0f} us on "
-            f"average, {self.latest_seconds * 1e3:.1f} ms at most; cpu {self.cpu_seconds:.2f} s"
+            f"{self.forgotten} of forgotten connections, {self.missed + self.oversized} by "
+            f"mistake; late {self.late_seconds * 1e6:.0f} us on average, "
+            f"{self.latest_seconds * 1e3:.1f} ms at most; cpu {self.cpu_seconds:.2f} s"
         )
 
 
@@ -67,6 +70,7 @@ class Switch:
                 repr(impairment.loss),
                 str(int(impairment.reorder)),
                 str(impairment.seed),
+                str(round(impairment.forget * 1e9)),
                 *interfaces,
             ],
             stdin=subprocess.PIPE,

@@ -1,4 +1,5 @@
-"""Room: tools/netlab. A long link: delay, jitter and loss, and what textbooks say TCP makes of it.
+"""Room: tools/netlab. A long link: delay, jitter, loss and forgotten connections, and what
+textbooks say TCP makes of it.
 
 Pure: it runs nothing. How the switch delays and drops: tools/netlab/switch.
 """
@@ -21,7 +22,9 @@ class Impairment:
 
     delay, jitter: seconds; a frame is delayed by a random time, uniform in delay ± jitter. loss:
     the probability, 0 to 1, that a frame is lost, whatever happened to others. reorder: a frame may
-    overtake those before it; otherwise it waits for them. seed: replays losses and jitter.
+    overtake those before it; otherwise it waits for them. seed: replays losses and jitter. forget:
+    seconds after which an idle TCP connection is forgotten, and its segments are dropped, as by a
+    NAT; 0: never.
     """
 
     delay: float = 0.0
@@ -29,6 +32,7 @@ class Impairment:
     loss: float = 0.0
     reorder: bool = False
     seed: int = 1
+    forget: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter <= self.delay <= 10:
@@ -39,6 +43,8 @@ class Impairment:
             raise ValueError(f"loss {self.loss}: expected at least 0 and less than 1")
         if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"seed {self.seed}: expected 0 to 2^64 - 1")
+        if not 0 <= self.forget <= 1e6:
+            raise ValueError(f"forget {self.forget} s: expected 0 (never) to 1e6")
 
     @staticmethod
     def of(
@@ -48,9 +54,12 @@ class Impairment:
         *,
         reorder: bool = False,
         seed: int = 1,
+        forget: str = "0s",
     ) -> Impairment:
-        """From text: "25ms", "2ms", "0.01%". Raises ValueError with the accepted form."""
-        return Impairment(seconds(delay), seconds(jitter), share(loss), reorder, seed)
+        """From text: "25ms", "2ms", "0.01%", "5s". Raises ValueError with the accepted form."""
+        return Impairment(
+            seconds(delay), seconds(jitter), share(loss), reorder, seed, seconds(forget)
+        )
 
     def __str__(self) -> str:
         """One line that says it all, the round trip too."""
@@ -60,6 +69,8 @@ class Impairment:
         words.append(f"loss {self.loss * 100:g} % each way")
         if self.reorder:
             words.append("frames may overtake")
+        if self.forget:
+            words.append(f"connections forgotten after {self.forget:g} s of silence")
         return ", ".join([*words, f"seed {self.seed}"])
 
 

@@ -1,8 +1,9 @@
 // Room: tools/netlab/switch. netlab-switch: the lab's switch with delay, jitter and loss, where the
 // kernel has no netem. tools/netlab/delayed.py starts it in the namespace of the switch.
 //
-//   netlab-switch DELAY_NS JITTER_NS LOSS REORDER SEED PORT...   forwards between these interfaces
-//   netlab-switch --plain INTERFACE                              disables the interface's offloads
+//   netlab-switch DELAY_NS JITTER_NS LOSS REORDER SEED FORGET_NS PORT...
+//                                      forwards between these interfaces
+//   netlab-switch --plain INTERFACE    disables the interface's offloads
 //
 // It says "ready", answers each line on stdin with a line of counters (JSON), and ends with stdin.
 #include <poll.h>
@@ -22,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "connections.hpp"
 #include "delay_line.hpp"
 #include "ethernet.hpp"
 #include "port.hpp"
@@ -35,6 +37,7 @@ struct Counters {
   std::uint64_t forwarded = 0;   // frames that a port's queue took
   std::uint64_t lost = 0;        // as asked for
   std::uint64_t overflowed = 0;  // more waited than may
+  std::uint64_t forgotten = 0;   // their connection had been idle for too long
   std::uint64_t refused = 0;     // the port's queue was full
   std::uint64_t missed = 0;      // the switch was too slow for its ring
   std::uint64_t oversized = 0;   // larger than the MTU: an offload is on
@@ -55,8 +58,9 @@ double cpu_seconds() {
 
 class Switch {
  public:
-  Switch(const Impairment& impairment, const std::vector<std::string>& interfaces)
-      : pause_(std::min<Time>(impairment.delay / 100, std::chrono::microseconds(250))) {
+  Switch(const Impairment& impairment, Time forget, const std::vector<std::string>& interfaces)
+      : pause_(std::min<Time>(impairment.delay / 100, std::chrono::microseconds(250))),
+        connections_(forget) {
     for (std::size_t port = 0; port < interfaces.size(); ++port) {
       disable_offloads(interfaces[port]);
       ports_.push_back(std::make_unique<Port>(interfaces[port]));
@@ -142,10 +146,10 @@ class Switch {
                          : static_cast<double>(c.late.count()) / static_cast<double>(c.forwarded);
     std::printf(
         "{\"received\": %lu, \"forwarded\": %lu, \"lost\": %lu, \"overflowed\": %lu, "
-        "\"refused\": %lu, \"missed\": %lu, \"oversized\": %lu, \"late_seconds\": %.9f, "
-        "\"latest_seconds\": %.9f, \"cpu_seconds\": %.6f}\n",
-        c.received, c.forwarded, c.lost, c.overflowed, c.refused, c.missed, c.oversized,
-        mean * 1e-9, static_cast<double>(c.latest.count()) * 1e-9, cpu_seconds());
+        "\"forgotten\": %lu, \"refused\": %lu, \"missed\": %lu, \"oversized\": %lu, "
+        "\"late_seconds\": %.9f, \"latest_seconds\": %.9f, \"cpu_seconds\": %.6f}\n",
+        c.received, c.forwarded, c.lost, c.overflowed, c.forgotten, c.refused, c.missed,
+        c.oversized, mean * 1e-9, static_cast<double>(c.latest.count()) * 1e-9, cpu_seconds());
     std::fflush(stdout);
     return true;
   }
@@ -169,6 +173,10 @@ class Switch {
   }
 
   void forward(std::size_t source, const Port::Received& frame) {
+    if (!connections_.pass(now(), frame.bytes)) {
+      ++counters_.forgotten;
+      return;
+    }
     port_of_[address_at(frame.bytes, 6)] = source;
     const std::uint64_t to = address_at(frame.bytes, 0);
     const auto known = is_multicast(to) ? port_of_.end() : port_of_.find(to);
@@ -214,6 +222,7 @@ class Switch {
   Time pause_;
   std::vector<std::unique_ptr<Port>> ports_;
   std::vector<DelayLine> lines_;
+  Connections connections_;
   std::unordered_map<std::uint64_t, std::size_t> port_of_;
   std::vector<Frame> batch_;
   Counters counters_;
@@ -224,8 +233,8 @@ int run(const std::vector<std::string>& arguments) {
     disable_offloads(arguments[1]);
     return 0;
   }
-  if (arguments.size() < 6) {
-    std::fputs("netlab-switch: DELAY_NS JITTER_NS LOSS REORDER SEED PORT...\n", stderr);
+  if (arguments.size() < 7) {
+    std::fputs("netlab-switch: DELAY_NS JITTER_NS LOSS REORDER SEED FORGET_NS PORT...\n", stderr);
     return 2;
   }
   Impairment impairment;
@@ -234,7 +243,8 @@ int run(const std::vector<std::string>& arguments) {
   impairment.loss = std::stod(arguments[2]);
   impairment.reorder = arguments[3] == "1";
   impairment.seed = std::stoull(arguments[4]);
-  Switch traffic(impairment, {arguments.begin() + 5, arguments.end()});
+  const Time forget{std::stoll(arguments[5])};
+  Switch traffic(impairment, forget, {arguments.begin() + 6, arguments.end()});
   // Timers to the microsecond, and before the ranks: a late frame is a longer link.
   prctl(PR_SET_TIMERSLACK, 1);
   const sched_param first{.sched_priority = 1};
