@@ -47,6 +47,8 @@ def has_ended(pid: int, seconds: float) -> bool:
 def test_calibrated_rates_have_the_documented_settings():
     settings = {rate: (shape.mtu, shape.burst) for rate, shape in CALIBRATED.items()}
     assert settings == {
+        "10mbit": (1500, 2048),
+        "50mbit": (1500, 2048),
         "100mbit": (1500, 2048),
         "200mbit": (9000, 10240),
         "300mbit": (9000, 10240),
@@ -59,7 +61,7 @@ def test_a_rate_between_calibrated_ones_is_marked_as_not_calibrated():
     assert Shape.of("0.1gbit").calibrated
     assert not Shape.of("150mbit").calibrated
     assert not Shape.of("100mbit", burst=128 << 10).calibrated
-    assert (Shape.of("150mbit").mtu, Shape.of("10mbit").mtu) == (9000, 1500)
+    assert (Shape.of("150mbit").mtu, Shape.of("20mbit").mtu) == (9000, 1500)
 
 
 def test_a_rate_that_cannot_be_read_names_the_accepted_form():

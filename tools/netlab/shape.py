@@ -89,6 +89,8 @@ def bits_per_second(rate: str) -> float:
 CALIBRATED = {
     shape.rate: shape
     for shape in (
+        Shape("10mbit", mtu=1500, burst=2 << 10, calibrated=True),
+        Shape("50mbit", mtu=1500, burst=2 << 10, calibrated=True),
         Shape("100mbit", mtu=1500, burst=2 << 10, calibrated=True),
         Shape("200mbit", mtu=9000, burst=10 << 10, calibrated=True),
         Shape("300mbit", mtu=9000, burst=10 << 10, calibrated=True),
