@@ -1,7 +1,8 @@
-"""Room: examples/digits. Three trainings of one net, each rank a host of its own, compared.
+"""Room: examples/digits. Trainings of one net, each rank a host of its own, compared.
 
 Dense over gloo, dense over gtopk, gTop-k over gtopk: what each costs per step, sends and reaches.
-Started by tools/demo. Knows the network lab and train.py's command line; must not know torch.
+Started by tools/demo; with --outer, examples/outer/compare.py goes on. Knows the network lab and
+train.py's command line; must not know torch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "examples" / "outer")]
 
 from netlab import Hosts, Lab, LabError, Loopback, Shape  # noqa: E402
 from netlab.lab import why_not  # noqa: E402
@@ -30,14 +31,14 @@ class Run:
 
     name: str
     backend: str
-    density: float
+    density: float = 0.0
 
 
 def runs(density: float) -> list[Run]:
     """The trainings that the demo compares, the baseline first."""
     return [
-        Run("dense over gloo", "gloo", 0.0),
-        Run("dense over gtopk", "gtopk", 0.0),
+        Run("dense over gloo", "gloo"),
+        Run("dense over gtopk", "gtopk"),
         Run(f"gTop-k at {density:g}", "gtopk", density),
     ]
 
@@ -86,7 +87,7 @@ def make_hosts(bandwidth: str) -> tuple[Hosts, str]:
 
 
 def demo(options: argparse.Namespace) -> int:
-    """The three trainings, the table and the picture."""
+    """The trainings, the table and the picture."""
     options.output.mkdir(parents=True, exist_ok=True)
     hosts, title = make_hosts(options.bandwidth)
     results = {}
@@ -122,12 +123,17 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--bandwidth",
         type=_bandwidth,
-        default="100mbit",
-        help="of every host's link: 100mbit (default), 1gbit, …; none: namespaces without shaping; "
-        "loopback: no namespaces, no root",
+        help="of every host's link: 100mbit (default; with --outer 50mbit), 1gbit, …; none: "
+        "namespaces without shaping; loopback: no namespaces, no root",
     )
-    parser.add_argument("--density", type=float, default=0.01, help="of gTop-k, after the warm-up")
-    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--density", type=float, help="of gTop-k, after the warm-up (0.01)")
+    parser.add_argument("--epochs", type=int, help="of ResNet-20 (24)")
+    parser.add_argument(
+        "--outer",
+        action="store_true",
+        help="instead: a GPT by dense DDP, diloco and sparseloco, and its loss over time",
+    )
+    parser.add_argument("--steps", type=int, help="of the GPT (600)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds until a run is ended")
     parser.add_argument(
         "--output", type=pathlib.Path, default=ROOT / "build/demo", help="for records and picture"
@@ -142,7 +148,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "(default docs/results/accuracy.md)",
     )
     parser.add_argument("--parse-only", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    others = ("density", "epochs", "accuracy") if options.outer else ("steps",)
+    for name in others:
+        if getattr(options, name) is not None:
+            which = "cannot be combined with" if options.outer else "needs"
+            parser.error(f"--{name} {which} --outer")
+    defaults = {"density": 0.01, "epochs": 24, "steps": 600}
+    defaults["bandwidth"] = "50mbit" if options.outer else "100mbit"
+    for name, default in defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, default)
+    return options
 
 
 def main() -> int:
@@ -159,6 +176,11 @@ def main() -> int:
             hosts, _ = make_hosts("none" if options.bandwidth == "100mbit" else options.bandwidth)
             with hosts:
                 return compare_accuracy(hosts, options, runs(options.density), train)
+        if options.outer:
+            from compare import compare
+
+            options.output.mkdir(parents=True, exist_ok=True)
+            return compare(*make_hosts(options.bandwidth), options)
         return demo(options)
     except (LabError, RuntimeError, ValueError) as error:
         print(f"demo: {error}", file=sys.stderr)

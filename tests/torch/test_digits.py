@@ -40,6 +40,9 @@ def phase(name: str, steps: int, **costs: float) -> dict:
         ("--bandwidth=50mbit", 9, ""),
         ("--bandwidth=none", 9, ""),
         ("--epochs=1", 9, ""),
+        ("--outer --steps=5", 9, ""),
+        ("--outer --epochs=1", 2, "--epochs cannot be combined with --outer"),
+        ("--steps=5", 2, "--steps needs --outer"),
     ],
 )
 def test_the_demo_reads_its_options_before_the_set_up(tmp_path, option, status, said):
@@ -48,7 +51,7 @@ def test_the_demo_reads_its_options_before_the_set_up(tmp_path, option, status, 
     (tmp_path / "tools" / "setup").write_text("#!/bin/sh\nexit 9\n")
     (tmp_path / "tools" / "setup").chmod(0o755)
     (tmp_path / "examples").symlink_to(EXAMPLE.parent)
-    demo = [str(tmp_path / "tools" / "demo"), option]
+    demo = [str(tmp_path / "tools" / "demo"), *option.split()]
     ended = subprocess.run(demo, capture_output=True, text=True, timeout=WATCHDOG, check=False)
     assert ended.returncode == status, ended.stderr
     assert said in ended.stdout + ended.stderr

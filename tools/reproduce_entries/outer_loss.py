@@ -80,7 +80,7 @@ def run(cell: Cell) -> Result:
         "loss": report["held_out_loss"],
         "parameters": report["parameters"],
         "bytes_a_step": report["megabytes_after_the_start"] * 1e6 / steps,
-        "points": [[step, round(loss, 4)] for step, loss in report["points"]],
+        "points": [[step, round(loss, 4)] for step, loss, _ in report["points"]],
     }
 
 
