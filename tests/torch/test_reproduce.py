@@ -14,7 +14,9 @@ from reproduce_entries.bytes_sent import PARAMETERS, demo_megabytes, fewest_bits
 from reproduce_entries.codec_error import error, linear, statistical
 from reproduce_entries.command import main, parse
 from reproduce_entries.demo_ablation import largest, restored, transformed
+from reproduce_entries.entry import Record
 from reproduce_entries.gtopk_model import MODELS, costs
+from reproduce_entries.outer_members import DISTURBED, UNDISTURBED, checks, exchanges
 from reproduce_entries.page import wrapped
 from reproduce_entries.table import ENTRIES
 from reproduce_entries.where_it_pays import Work, dense, sparse
@@ -112,6 +114,26 @@ def test_steps_hide_what_fits_behind_the_backward():
     assert sparse(work, 4, 100, 0.01, free=True) == 3
     # 1.05 s of selecting, and two rounds of 10 M entries: 5.03 bytes and 12.3 ns each.
     assert sparse(work, 4, 10, 0.01) == pytest.approx(3 + 1.05 + 2 * (0.04024 + 0.123), rel=1e-3)
+
+
+@pytest.mark.parametrize(("digest", "hold"), [("a", [True] * 3), ("b", [False, True, True])])
+def test_replicas_that_differ_after_an_exchange_refute_the_entry(digest, hold):
+    said = [
+        {"replica": 0, "seconds": 1.0, "step": 20, "replicas": 4, "digest": "a"},
+        {"replica": 4, "seconds": 2.0, "step": 20, "replicas": 4, "digest": digest},
+        {"replica": 2, "seconds": 2.0, "step": 20, "replicas": 4, "digest": "a"},
+        {"replica": 3, "seconds": 0.5, "step": 20, "replicas": 4, "digest": "a"},
+    ]
+    said[0]["held_out_loss"] = 2.0
+    found = exchanges(said)
+    assert (found[0]["replicas"], found[0]["seconds"], found[0]["loss"]) == ([0, 2, 3, 4], 0.5, 2)
+    result = {"exchanges": found, "events": [], "errors": []}
+    calm = {"exchanges": exchanges(said[:1]), "events": [], "errors": []}
+    records = [
+        Record({"part": part, "steps": 20}, each, "2026-01-01", 1.0, "")
+        for part, each in ((UNDISTURBED, calm), (DISTURBED, result))
+    ]
+    assert [each.holds for each in checks(records)] == hold
 
 
 def test_prose_is_wrapped_and_tables_are_not():

@@ -7,6 +7,7 @@ from reproduce_entries.codec_error import CODEC_ERROR
 from reproduce_entries.demo_ablation import DEMO_ABLATION
 from reproduce_entries.gtopk_model import GTOPK_MODEL
 from reproduce_entries.outer_loss import OUTER_LOSS
+from reproduce_entries.outer_members import OUTER_MEMBERS
 from reproduce_entries.streaming_bandwidth import STREAMING_BANDWIDTH
 from reproduce_entries.theorem1 import THEOREM1
 from reproduce_entries.volume import VOLUME
@@ -20,6 +21,7 @@ ENTRIES = (
     CODEC_ERROR,
     DEMO_ABLATION,
     OUTER_LOSS,
+    OUTER_MEMBERS,
     STREAMING_BANDWIDTH,
     WHERE_IT_PAYS,
 )
