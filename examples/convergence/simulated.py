@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from exchanges import Coded, Exact, Exchange, GTopK, PowerSGD, TopK
+from sketches import Sketch, TrueTopK
 
 OUTER = ("tokens.weight", "head.weight")
 
@@ -62,6 +63,8 @@ SPARSE: dict[str, Callable[[float], Method]] = {
     "gtopk": _sparse(GTopK),
     "gtopk-merged": _sparse(GTopK, put_back="merged"),
     "exact": _sparse(Exact),
+    "true-topk": _sparse(TrueTopK),
+    "sketch": _sparse(Sketch),
     "topk-momentum": _sparse(TopK, momentum=0.9),
     "topk-update": _sparse(TopK, update=True),
     "topk-decay": _sparse(TopK, decay=0.95),

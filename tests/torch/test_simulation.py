@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import reference
 import torch
-from ranks import environment
+import torch.distributed as dist
+from ranks import Rank, RankSet, environment
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "convergence"
 sys.path.insert(0, str(EXAMPLE))
@@ -22,10 +23,13 @@ import gpt  # noqa: E402
 import paired  # noqa: E402
 import records  # noqa: E402
 import simulate  # noqa: E402
+import sketches  # noqa: E402
 import sweep  # noqa: E402
 from codes import BLOCK, LEVELS_4BIT, bytes_of, code  # noqa: E402
 from simulated import PLAIN, SPARSE, Method, method_of  # noqa: E402
 from tasks import TASKS  # noqa: E402
+
+import gtopk  # noqa: E402
 
 WATCHDOG = 600
 CODED = ("bf16", "fp16", "int8", "4bit", "2bit", "sign")
@@ -41,6 +45,7 @@ def tasks_of(name: str, ranks: int, seed: int = 0) -> list:
         ("dense", exchanges.Exchange, {}),
         ("topk", exchanges.TopK, {}),
         ("exact", exchanges.Exact, {}),
+        ("true-topk", sketches.TrueTopK, {}),
         ("gtopk", exchanges.GTopK, {}),
         ("gtopk", exchanges.GTopK, {"put_back": "merged"}),
     ],
@@ -63,6 +68,30 @@ def test_exchange_of_simulated_ranks_has_the_bits_of_the_definition(algorithm, k
             residuals = right.residuals
             assert torch.equal(exchange.mean(rows, 1.0), right.tensor)
             assert torch.equal(exchange.residual, torch.stack(residuals))
+
+
+def check_simulated_sketches_have_the_bits_of_real_ones(me: Rank) -> None:
+    """Sums along the tree and in a ring; a sketch that is as large as the vector."""
+    for d, k in ((3000, 20), (100_000, 500), (500, 20)):
+        group = dist.new_group()  # whose calls are counted from 1
+        draws = torch.Generator().manual_seed(d)
+        shared = torch.randn(d, generator=draws) / torch.rand(d, generator=draws)
+        exchange = sketches.Sketch(k / d)
+        exchange.start(me.size, [torch.Size([d])])
+        residual = torch.zeros(d)
+        for _ in range(3):
+            rows = shared + torch.randn(me.size, d, generator=draws)
+            tensor = rows[me.rank].clone()
+            gtopk.sparse_all_reduce(tensor, k=k, residual=residual, algorithm="sketch", group=group)
+            assert torch.equal(exchange.mean(rows, 1.0) * me.size, tensor)
+            assert torch.equal(exchange.residual[me.rank], residual)
+        assert all(each > 0 if d > 500 else each == 1 for each in exchange.recalls)
+        dist.destroy_process_group(group)
+
+
+@pytest.mark.loopback
+def test_simulated_sketches(four: RankSet):
+    four.run(check_simulated_sketches_have_the_bits_of_real_ones)
 
 
 def decoded(wire: str, block: np.ndarray) -> np.ndarray:
@@ -207,7 +236,8 @@ def test_every_method_trains_on_digits(name):
     assert record["points"][-1]["score"] > 25
     sent = record["points"][-1]["bytes"] - record["points"][0]["bytes"]
     dense = exchanges.dense_bytes(2, 4 * record["parameters"]) * 10
-    assert (sent < 0.8 * dense) == (name != "dense")
+    # At this density a sketch is no smaller than the vector.
+    assert (sent < 0.8 * dense) == (name not in ("dense", "true-topk", "sketch"))
 
 
 @pytest.mark.long
