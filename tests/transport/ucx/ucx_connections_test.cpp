@@ -52,6 +52,21 @@ std::vector<std::uint64_t> bytes_sent() {
   return sent;
 }
 
+/// Of those that have sent something, the one with the highest descriptor.
+bool shut_down_one_connection() {
+  int chosen = -1;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::stoi(entry.path().filename());
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
+        info.tcpi_bytes_sent > 0) {
+      chosen = std::max(chosen, descriptor);
+    }
+  }
+  return chosen >= 0 && shutdown(chosen, SHUT_RDWR) == 0;
+}
+
 Mesh two(const char* transports, std::uint32_t connections) {
   return Mesh(2, {.settings = {{"TLS", transports}}, .connections = connections});
 }
@@ -122,6 +137,37 @@ TEST(UcxConnections, MessagesThatWaitForAFreeOneFailWithTheirPeer) {
                                    messages, [](const auto& each) { return each->done(); });
                              }));
   EXPECT_EQ(messages.back()->status(), Status::kPeerFailed);
+}
+
+// As if a firewall had forgotten one of them: both ends report each other within seconds, once.
+TEST(UcxConnections, OneLostOfManyIsTheEndOfItsPeer) {
+  Mesh mesh = two("tcp,self", 16);
+  send_messages(mesh, false);
+  ASSERT_TRUE(shut_down_one_connection());
+  std::vector<std::unique_ptr<Message>> messages;
+  for (std::uint32_t number = 0; number < 64; ++number) {
+    messages.push_back(std::make_unique<Message>(pattern(500'000, number)));
+    messages.back()->request.connection = transport::kAnyConnection;
+    messages.back()->send(mesh[0], mesh.ids[0][1], 100 + number);
+  }
+  std::vector<transport::PeerFailure> here;
+  std::vector<transport::PeerFailure> there;
+  const auto take = [](std::vector<transport::PeerFailure>& into, transport::Transport& from) {
+    const auto more = from.take_failures();
+    into.insert(into.end(), more.begin(), more.end());
+  };
+  ASSERT_TRUE(progress_until([&] { return mesh.move(); },
+                             [&] {
+                               take(here, mesh[0]);
+                               take(there, mesh[1]);
+                               return !here.empty() && !there.empty() &&
+                                      std::ranges::all_of(
+                                          messages, [](const auto& each) { return each->done(); });
+                             }));
+  EXPECT_THAT(here, SizeIs(1));
+  EXPECT_THAT(there, SizeIs(1));
+  EXPECT_EQ(here.front().peer, mesh.ids[0][1]);
+  EXPECT_EQ(there.front().peer, mesh.ids[1][0]);
 }
 
 TEST(UcxConnections, AreMoreOnALongerLink) {
