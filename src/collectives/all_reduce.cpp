@@ -52,27 +52,23 @@ class ValueExchange {
   [[nodiscard]] static std::byte* values(Item message) { return message.data() + kHeaderBytes; }
 
   Task<Item> swap(std::uint32_t partner, Steps steps, Item mine, std::uint64_t /*ranks*/) {
-    Task<void> departing = departed();
-    co_await departing;
+    co_await departed();
     Message incoming = group_.recv(partner, first_step_ + steps.received, theirs_);
     leaving_.emplace(group_.send(partner, first_step_ + steps.sent, mine));
     const std::size_t received = co_await incoming;
-    Task<void> checking = check(received, partner);
-    co_await checking;
+    co_await check(received, partner);
     co_return theirs_;
   }
 
   Task<Item> receive(std::uint32_t from, std::uint32_t step, std::uint64_t /*ranks*/) {
     Message incoming = group_.recv(from, first_step_ + step, theirs_);
     const std::size_t received = co_await incoming;
-    Task<void> checking = check(received, from);
-    co_await checking;
+    co_await check(received, from);
     co_return theirs_;
   }
 
   Task<void> send(std::uint32_t to, std::uint32_t step, Item item) {
-    Task<void> departing = departed();
-    co_await departing;
+    co_await departed();
     leaving_.emplace(group_.send(to, first_step_ + step, item));
   }
 
@@ -143,8 +139,7 @@ Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, Dat
   const Tree tree(group.size());
   Task<ValueExchange::Item> walking = folded(exchange, tree, group.rank(), exchange.mine(), rounds);
   const ValueExchange::Item result = co_await walking;
-  Task<void> departing = exchange.departed();
-  co_await departing;
+  co_await exchange.departed();
   const std::size_t bytes = d * size_of(type);
   if (bytes != 0) {
     std::memcpy(data, ValueExchange::values(result), bytes);

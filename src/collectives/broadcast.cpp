@@ -66,11 +66,9 @@ class RootsData {
   Task<Item> swap(std::uint32_t partner, Steps steps, Item mine, std::uint64_t /*ranks*/) {
     const Item room = data_of(mine).empty() ? data_ : heard_;
     Message incoming = group_.recv(partner, steps.received, room);
-    Task<void> sending = send(partner, steps.sent, mine);
-    co_await sending;
+    co_await send(partner, steps.sent, mine);
     const std::size_t received = co_await incoming;
-    Task<void> checking = check(room.first(received), partner);
-    co_await checking;
+    co_await check(room.first(received), partner);
     co_return room.first(received);
   }
 
@@ -78,15 +76,13 @@ class RootsData {
     const Item room = group_.rank() == root_ ? heard_ : data_;
     Message incoming = group_.recv(from, step, room);
     const std::size_t received = co_await incoming;
-    Task<void> checking = check(room.first(received), from);
-    co_await checking;
+    co_await check(room.first(received), from);
     co_return room.first(received);
   }
 
   /// What is sent is not written again, so it may drain later.
   Task<void> send(std::uint32_t to, std::uint32_t step, Item item) {
-    Task<void> departing = departed();
-    co_await departing;
+    co_await departed();
     leaving_.emplace(group_.send(to, step, to == root_ ? header_ : item));
   }
 
@@ -147,8 +143,7 @@ Task<void> broadcast_with_headers(GroupView& group, std::uint32_t root, std::spa
   const Tree tree(group.size());
   Task<RootsData::Item> walking = folded(exchange, tree, group.rank(), exchange.mine(), rounds);
   const RootsData::Item result = co_await walking;
-  Task<void> departing = exchange.departed();
-  co_await departing;
+  co_await exchange.departed();
   if (group.rank() == root) {
     co_return;
   }

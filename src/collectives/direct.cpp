@@ -96,8 +96,7 @@ Task<void> swap_with_all(GroupView& group, std::uint32_t first_step, std::span<c
     require_payload(header, {.count = count(from), .flags = Header::kOtherWay}, group, from);
     require_length(received, arriving[from].size(), group, from);
   }
-  Task<void> sending = all_sent(outgoing);
-  co_await sending;
+  co_await all_sent(outgoing);
 }
 
 /// left + right at every node of the tree, over some of these buffers; returns the one that has the
@@ -207,8 +206,7 @@ Task<void> reduce_directly(GroupView& group, void* data, std::uint64_t d, DataTy
     const std::size_t received = co_await message;
     require_length(received, sums[from].size(), group, from);
   }
-  Task<void> sending = all_sent(outgoing);
-  co_await sending;
+  co_await all_sent(outgoing);
   copy_bytes(data, result.data(), result.size());
 }
 

@@ -40,8 +40,7 @@ engine::Task<Item> folded(Exchange& exchange, const Tree& tree, std::uint32_t ra
   engine::Task<Item> walking = walk(exchange, tree, rank, mine);
   mine = co_await walking;
   if (tree.folds(rank)) {
-    engine::Task<void> sending = exchange.send(partner, tree.unfold_step(), mine);
-    co_await sending;
+    co_await exchange.send(partner, tree.unfold_step(), mine);
   }
   co_return mine;
 }

@@ -36,11 +36,9 @@ Task<void> time(GroupView& group, std::uint32_t& step, std::size_t room, double&
                 Exchange exchange) {
   const std::uint32_t steps = Tree(group.size()).end_step();
   // Ranks leave the previous step at different times.
-  Task<void> meeting = agree(group, step, Header::kMeasures, step == 0 ? room : 0);
-  co_await meeting;
+  co_await agree(group, step, Header::kMeasures, step == 0 ? room : 0);
   const transport::TimePoint begin = group.now();
-  Task<void> exchanging = exchange(step + steps);
-  co_await exchanging;
+  co_await exchange(step + steps);
   best = std::min(best, nanoseconds_since(begin, group));
   step += 2 * steps;
 }

@@ -165,8 +165,7 @@ Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes ro
     header = accept_header(group, from, tag, received, message, room.size());
   }
   turn.reset();
-  Task<void> receiving = take_payload(group, from, *header, message, room);
-  co_await receiving;
+  co_await take_payload(group, from, *header, message, room);
 }
 
 Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room) {
@@ -191,8 +190,7 @@ Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room) {
     const auto header = accept_header(group, from, tag, received, message, room.size());
     turn.reset();
     if (header) {
-      Task<void> receiving = take_payload(group, from, *header, message, room);
-      co_await receiving;
+      co_await take_payload(group, from, *header, message, room);
       co_return from;
     }
   }

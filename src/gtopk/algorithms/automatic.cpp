@@ -90,12 +90,10 @@ Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<R
 Task<void> plan_only(GroupView& group, std::vector<ResolvedCall> calls, std::uint64_t bytes,
                      PlanReport& report, bool anew, Agreement asked) {
   std::unique_ptr<engine::Turn> turn;
-  Task<void> knowing = know_costs(group, turn, bytes, anew, asked);
-  co_await knowing;
+  co_await know_costs(group, turn, bytes, anew, asked);
   group.agree_on(with_costs(asked, planner_of(group)));
   // Ranks that ask for different plans get an error, whether or not anything was measured.
-  Task<void> agreeing = collectives::agree(group);
-  co_await agreeing;
+  co_await collectives::agree(group);
   report = decide(calls, planner_of(group)).report;
 }
 

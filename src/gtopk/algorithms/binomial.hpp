@@ -39,9 +39,7 @@ engine::Task<List> up_and_down(Exchange& exchange, const collectives::Tree& tree
   // previous send drains.
   while (round > 0) {
     --round;
-    engine::Task<void> sending =
-        exchange.send(tree.partner(rank, round), tree.down_step(round), mine);
-    co_await sending;
+    co_await exchange.send(tree.partner(rank, round), tree.down_step(round), mine);
   }
   co_return mine;
 }

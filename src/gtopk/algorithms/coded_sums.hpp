@@ -21,12 +21,12 @@ struct CodedSums {
   /// The sum of a host's accs, of the accumulation type, in place of this rank's acc; or null.
   void* host_acc = nullptr;
   /// The code of this rank's acc, region after region; empty if it owns no region.
-  std::span<std::byte> own;
+  std::span<std::byte> own{};
   /// For each region, memory for a code: first of this rank's region of its owner's acc, then of
   /// the sum of that region.
-  std::span<std::byte> others;
+  std::span<std::byte> others{};
   /// The values that this rank's region sums to, before they are coded.
-  std::span<std::byte> sums;
+  std::span<std::byte> sums{};
 
   [[nodiscard]] std::span<std::byte> own_code(std::uint32_t region) const {
     return own.subspan(regions.bytes_of(regions.begin(region)), regions.bytes(region));

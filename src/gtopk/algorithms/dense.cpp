@@ -54,9 +54,8 @@ Task<void> dense(GroupView& group, SparseCall call) {
   void* const acc = co_await accumulating;
 
   group.enter("exchange");
-  Task<void> reducing =
-      collectives::reduce_over_ranks(group, acc, d, accumulation_type(call.dtype), ReduceOp::kSum);
-  co_await reducing;
+  co_await collectives::reduce_over_ranks(group, acc, d, accumulation_type(call.dtype),
+                                          ReduceOp::kSum);
 
   // A non-finite acc on any rank makes a sum non-finite, which every rank sees.
   const auto decide = [&] {

@@ -119,8 +119,7 @@ class Swap {
         Departure::acknowledge(group_, round.from, step_, bytes);
       }
       if (leaving) {
-        Task<void> departing = leaving->over();
-        co_await departing;
+        co_await leaving->over();
       }
     }
   }
@@ -209,8 +208,7 @@ Task<void> exchange(GroupView& group, const SparseCall& call, const CodedSums& c
   const std::function<Computation(std::size_t)> code_next = [&](std::size_t round) {
     return code_round(group, call, codes, round);
   };
-  Task<void> contributing = contributions.run(paced, code_next);
-  co_await contributing;
+  co_await contributions.run(paced, code_next);
   Computation summing =
       group.compute(codes.regions.size(codes.own_region), [&] { code_sum(call, codes); });
   co_await summing;
@@ -221,8 +219,7 @@ Task<void> exchange(GroupView& group, const SparseCall& call, const CodedSums& c
       [&](std::uint32_t /*to*/) { return own; },
       [&](std::uint32_t from) { return codes.sum_code(from); });
   const std::function<Computation(std::size_t)> nothing;
-  Task<void> spreading = sums.run(paced, nothing);
-  co_await spreading;
+  co_await sums.run(paced, nothing);
 }
 
 /// Every rank has the same sums: a NaN where anything was not finite.
@@ -319,18 +316,14 @@ Task<void> dense_coded(GroupView& group, SparseCall call, const BlockCoder& code
   const CodedSums codes = codes_of(group, call, coder, owners);
   take_turn(group, codes, turn);
   group.enter("compress");
-  Task<void> coding = code_first(group, call, codes, turn != nullptr);
-  co_await coding;
+  co_await code_first(group, call, codes, turn != nullptr);
 
   group.enter("exchange");
   Swap contributions = contributions_of(group, codes, owners);
-  Task<void> agreeing = collectives::agree(group);
-  co_await agreeing;
-  Task<void> exchanging = exchange(group, call, codes, owners, contributions, turn.get());
-  co_await exchanging;
+  co_await collectives::agree(group);
+  co_await exchange(group, call, codes, owners, contributions, turn.get());
   turn.reset();
-  Task<void> settling = settle_sums(group, call, codes);
-  co_await settling;
+  co_await settle_sums(group, call, codes);
 }
 
 Task<void> dense_placed_coded(GroupView& group, SparseCall call, const BlockCoder& coder,
@@ -350,23 +343,18 @@ Task<void> dense_placed_coded(GroupView& group, SparseCall call, const BlockCode
 
   group.enter("exchange");
   Swap contributions = contributions_of(group, codes, owners);
-  Task<void> agreeing = collectives::agree(group);
-  co_await agreeing;
+  co_await collectives::agree(group);
   const std::size_t bytes =
       static_cast<std::size_t>(call.d) * size_of(accumulation_type(call.dtype));
   Task<void> adding = within.sum({static_cast<std::byte*>(codes.host_acc), bytes});
   co_await adding;
   if (owners.owns()) {
-    Task<void> coding = code_first(group, call, codes, turn != nullptr);
-    co_await coding;
-    Task<void> exchanging = exchange(group, call, codes, owners, contributions, turn.get());
-    co_await exchanging;
+    co_await code_first(group, call, codes, turn != nullptr);
+    co_await exchange(group, call, codes, owners, contributions, turn.get());
   }
   turn.reset();
-  Task<void> spreading = within.spread(codes);
-  co_await spreading;
-  Task<void> settling = settle_sums(group, call, codes);
-  co_await settling;
+  co_await within.spread(codes);
+  co_await settle_sums(group, call, codes);
 }
 
 }  // namespace gtopk::sparse

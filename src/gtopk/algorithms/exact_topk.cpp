@@ -69,8 +69,7 @@ Task<Cut> find_cut(ListExchange& exchange, const Tree& tree, List mine, std::uin
     shift -= kDigitBits;
     count_digits(type, mine, key, shift, counting.words());
     std::ranges::copy(counting.words(), own.begin());
-    Task<void> summing = counting.sum(first_step, below);
-    co_await summing;
+    co_await counting.sum(first_step, below);
     first_step += tree.rounds();
     std::uint64_t digit = kDigits - 1;
     for (; digit > 0 && counting.words()[digit] < wanted; --digit) {

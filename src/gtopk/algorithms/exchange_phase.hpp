@@ -39,8 +39,7 @@ class ExchangePhase {
     }
     engine::Task<List> walking = resolved_.algorithm->walk(exchange_, own);
     const List result = co_await walking;
-    engine::Task<void> departing = exchange_.departed();
-    co_await departing;
+    co_await exchange_.departed();
     turn_.reset();
     handed_in_.reset();
     co_return result;

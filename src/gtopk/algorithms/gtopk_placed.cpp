@@ -29,8 +29,7 @@ Task<List> inside_and_between(ListExchange& exchange, List mine) {
     co_return result;
   }
   Announcement announcement(exchange.group());
-  Task<void> hearing = announcement.heard();
-  co_await hearing;
+  co_await announcement.heard();
 
   // No two ranks meet in both walks, so their steps may share numbers.
   const std::uint32_t first_step = Tree(hosts.ranks()).end_step();

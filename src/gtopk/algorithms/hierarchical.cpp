@@ -25,8 +25,7 @@ Task<List> by_hosts(ListExchange& exchange, List mine) {
     co_return result;
   }
   Announcement announcement(exchange.group());
-  Task<void> hearing = announcement.heard();
-  co_await hearing;
+  co_await announcement.heard();
 
   const std::uint32_t up = Tree(hosts.ranks()).end_step();
   const std::uint32_t down = up + 1;
@@ -52,8 +51,7 @@ Task<List> by_hosts(ListExchange& exchange, List mine) {
   mine = co_await walking;
 
   for (const std::uint32_t other : others) {
-    Task<void> sending = exchange.send(other, down, mine);
-    co_await sending;
+    co_await exchange.send(other, down, mine);
   }
   co_return mine;
 }

@@ -54,8 +54,7 @@ void ListExchange::close(List& list, std::size_t count, bool finite) const {
 }
 
 Task<List> ListExchange::swap(std::uint32_t partner, Steps steps, List mine, std::uint64_t ranks) {
-  Task<void> departing = departed();
-  co_await departing;
+  co_await departed();
   const std::span<std::byte> room = message_room(ranks);
   Message incoming = group_.recv(partner, steps.received, room);
   post(partner, steps.sent, mine);
@@ -75,15 +74,13 @@ Task<List> ListExchange::receive(std::uint32_t from, std::uint32_t step, std::ui
 }
 
 Task<void> ListExchange::send(std::uint32_t to, std::uint32_t step, List list) {
-  Task<void> departing = departed();
-  co_await departing;
+  co_await departed();
   post(to, step, list);
 }
 
 Task<void> ListExchange::departed() {
   if (leaving_) {
-    Task<void> leaving = leaving_->over();
-    co_await leaving;
+    co_await leaving_->over();
     leaving_.reset();
   }
 }

@@ -49,9 +49,8 @@ Task<void> random_k(GroupView& group, SparseCall call) {
   }
 
   group.enter("exchange");
-  Task<void> reducing = collectives::reduce_over_ranks(
-      group, drawn.values, k, accumulation_type(call.dtype), ReduceOp::kSum);
-  co_await reducing;
+  co_await collectives::reduce_over_ranks(group, drawn.values, k, accumulation_type(call.dtype),
+                                          ReduceOp::kSum);
 
   const auto find = [&] { return drawn; };
   Task<void> delivering = deliver_alike(group, call, std::ref(find));

@@ -28,8 +28,7 @@ Task<Regions> agree_on_regions(ListExchange& exchange, const Tree& tree, const L
                : std::uint64_t{entries.indices[chunk_begin(entries.size, regions, cut)]};
     }
   });
-  Task<void> summing = cuts.sum(first_step);
-  co_await summing;
+  co_await cuts.sum(first_step);
   for (std::uint64_t& cut : cuts.words()) {
     cut /= tree.leaves();
     cut = exchange.plan().blocks ? exchange.plan().blocks.begin(cut) : cut;

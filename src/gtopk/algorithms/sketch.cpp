@@ -190,24 +190,20 @@ Task<void> sketch_and_sum(GroupView& group, SparseCall call) {
   const auto k = static_cast<std::size_t>(call.options.k);
   Sketcher sketcher(group, call, kHeavyPerEntry * k);
   group.enter("compress");
-  Task<void> sketching = sketcher.sketch();
-  co_await sketching;
+  co_await sketcher.sketch();
 
   group.enter("exchange");
-  Task<void> summing_cells = collectives::reduce_over_ranks(
-      group, sketcher.cells(), sketcher.cell_count(), type, ReduceOp::kSum);
-  co_await summing_cells;
+  co_await collectives::reduce_over_ranks(group, sketcher.cells(), sketcher.cell_count(), type,
+                                          ReduceOp::kSum);
 
   group.enter("compress");
-  Task<void> finding = sketcher.find();
-  co_await finding;
+  co_await sketcher.find();
 
   group.enter("exchange");
   const List& heaviest = sketcher.heaviest();
-  Task<void> summing_values =
-      collectives::reduce_over_ranks(group, heaviest.values, heaviest.size, type, ReduceOp::kSum,
-                                     collectives::reduction_steps(group.size()));
-  co_await summing_values;
+  co_await collectives::reduce_over_ranks(group, heaviest.values, heaviest.size, type,
+                                          ReduceOp::kSum,
+                                          collectives::reduction_steps(group.size()));
 
   const List room = result_room(group, call, k);
   const auto find = [&] { return delivered_of(call.entry_type(), heaviest, room); };

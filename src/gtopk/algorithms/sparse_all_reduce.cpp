@@ -85,8 +85,7 @@ Task<void> sparse_all_reduce(GroupView& group, SparseCall call, ResolvedCall res
   if (!resolved.algorithm->selects()) {
     turn.reset();
     call.options.k = resolved.lists.k;  // whether given as k or as a density
-    Task<void> whole = resolved.algorithm->whole(group, call);
-    co_await whole;
+    co_await resolved.algorithm->whole(group, call);
     co_return;
   }
   ExchangePhase exchange(group, resolved, std::move(turn));

@@ -23,9 +23,8 @@ Task<void> true_topk(GroupView& group, SparseCall call) {
   void* const sum = co_await accumulating;
 
   group.enter("exchange");
-  Task<void> reducing =
-      collectives::reduce_over_ranks(group, sum, d, accumulation_type(call.dtype), ReduceOp::kSum);
-  co_await reducing;
+  co_await collectives::reduce_over_ranks(group, sum, d, accumulation_type(call.dtype),
+                                          ReduceOp::kSum);
 
   // A non-finite acc on any rank makes a sum non-finite, which every rank sees.
   const List room = result_room(group, call, k);

@@ -155,8 +155,7 @@ Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, std:
   double taken = co_await first_ones;
   // Both must use the same value: the one of the slower of the two.
   double longest = taken;
-  Task<void> telling = tell_longest(group, pair, longest);
-  co_await telling;
+  co_await tell_longest(group, pair, longest);
   while (bytes < kMostLongBytes && 2 * longest <= kLongNanoseconds &&
          kLeastLongSwaps * 2 * bytes <= rest) {
     bytes *= 2;
@@ -235,13 +234,11 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes, std::uint64_t 
 
   // All ranks compute at once, as they do when they select; and no rank swaps with one that is
   // still computing, or that called something else.
-  Task<void> agreeing = collectives::agree(group);
-  co_await agreeing;
+  co_await collectives::agree(group);
   Costs costs;
   engine::Computation measuring = group.compute([&costs] { measure_arithmetic(costs); });
   co_await measuring;
-  Task<void> gathering = collectives::agree(group);
-  co_await gathering;
+  co_await collectives::agree(group);
 
   const std::uint64_t of_link =
       long_bytes_for(tensor_bytes, routes) / std::max<std::uint64_t>(1, links_of(routes));
@@ -270,9 +267,8 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes, std::uint64_t 
   for (const NamedCost& each : kArithmeticCosts) {
     all.push_back(costs.*each.cost);
   }
-  Task<void> reducing = collectives::reduce_over_ranks(group, all.data(), all.size(),
-                                                       DataType::kFloat64, ReduceOp::kMax);
-  co_await reducing;
+  co_await collectives::reduce_over_ranks(group, all.data(), all.size(), DataType::kFloat64,
+                                          ReduceOp::kMax);
 
   std::span<const double> rest(all);
   const auto next = [&rest](std::size_t count) {
