@@ -200,7 +200,7 @@ struct CountReaching {
             [&](unsigned, Key<Value> key) {
               count += key >= reaching ? 1U : 0U;
               if (!is_finite_key<Value>(key)) {
-                search->finite = 0;
+                clear(search->finite);
               }
             });
         if (count != 0) {

@@ -1,6 +1,6 @@
 // Sparse, device room: the means to write kernels. A kernel is a value whose body is run by a block
 // of threads. nvcc compiles it for the GPU, and g++ for tests, where a host executor
-// (tests/support/host_executor.hpp) runs the same body, thread after thread.
+// (tests/support/host_executor.hpp) runs the same body, thread after thread, or with real threads.
 //
 // A body consists of phases:
 //
@@ -61,9 +61,7 @@ GTOPK_HOST_DEVICE inline std::uint32_t add(std::uint32_t& number, std::uint32_t 
 #ifdef __CUDA_ARCH__
   return atomicAdd(&number, more);
 #else
-  const std::uint32_t before = number;
-  number += more;
-  return before;
+  return __atomic_fetch_add(&number, more, __ATOMIC_RELAXED);
 #endif
 }
 
@@ -73,9 +71,7 @@ GTOPK_HOST_DEVICE inline std::uint64_t add(std::uint64_t& number, std::uint64_t 
   return atomicAdd(reinterpret_cast<unsigned long long*>(&number),
                    static_cast<unsigned long long>(more));
 #else
-  const std::uint64_t before = number;
-  number += more;
-  return before;
+  return __atomic_fetch_add(&number, more, __ATOMIC_RELAXED);
 #endif
 }
 
@@ -84,16 +80,10 @@ GTOPK_HOST_DEVICE inline void raise(std::uint64_t& number, std::uint64_t to) {
 #ifdef __CUDA_ARCH__
   atomicMax(reinterpret_cast<unsigned long long*>(&number), static_cast<unsigned long long>(to));
 #else
-  number = number < to ? to : number;
-#endif
-}
-
-/// Lowers `number` to at most `to`. Atomic.
-GTOPK_HOST_DEVICE inline void lower(std::uint64_t& number, std::uint64_t to) {
-#ifdef __CUDA_ARCH__
-  atomicMin(reinterpret_cast<unsigned long long*>(&number), static_cast<unsigned long long>(to));
-#else
-  number = least(number, to);
+  std::uint64_t now = __atomic_load_n(&number, __ATOMIC_RELAXED);
+  while (now < to && !__atomic_compare_exchange_n(&number, &now, to, /*weak=*/true,
+                                                  __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
 #endif
 }
 
@@ -101,7 +91,17 @@ GTOPK_HOST_DEVICE inline void set_bits(std::uint32_t& word, std::uint32_t bits) 
 #ifdef __CUDA_ARCH__
   atomicOr(&word, bits);
 #else
-  word |= bits;
+  __atomic_fetch_or(&word, bits, __ATOMIC_RELAXED);
+#endif
+}
+
+/// Clears a flag, which other threads and blocks may do at the same time.
+template <class Flag>
+GTOPK_HOST_DEVICE void clear(Flag& flag) {
+#ifdef __CUDA_ARCH__
+  flag = 0;
+#else
+  __atomic_store_n(&flag, Flag{0}, __ATOMIC_RELAXED);
 #endif
 }
 

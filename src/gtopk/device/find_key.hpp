@@ -152,7 +152,7 @@ struct Histogram {
             thread, view.size, [&](std::size_t i) { return magnitude_key(view.value(i)); },
             [&](unsigned, Key<Value> key) {
               if (!is_finite_key<Value>(key)) {
-                cutoff->finite = 0;
+                clear(cutoff->finite);
               }
               if (key != 0 && Digits<Value>::agrees(key, known, level)) {
                 add(shared.bins[Digits<Value>::digit(key, level)], std::uint32_t{1});

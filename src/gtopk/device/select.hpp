@@ -98,7 +98,7 @@ struct SweepCandidates {
                 set_bits(shared.words[i / 32], std::uint32_t{1} << (i % 32));
                 add(shared.count, std::uint32_t{1});
                 if (!is_finite_key<Value>(key)) {
-                  cutoff->finite = 0;
+                  clear(cutoff->finite);
                 }
               }
             });

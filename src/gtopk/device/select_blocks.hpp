@@ -159,7 +159,7 @@ struct CutBlocks {
     block.each([&](unsigned thread) {
       const auto count = [&](unsigned, Key<Value> key) {
         if (!is_finite_key<Value>(key)) {
-          *cuts.finite = 0;
+          clear(*cuts.finite);
         }
         if (key != 0 && Digits<Value>::agrees(key, known, level)) {
           add(shared.bins[Digits<Value>::digit(key, level)], std::uint32_t{1});

@@ -62,7 +62,7 @@ struct Gather {
             thread, here.size, [&](std::size_t i) { return magnitude_key(here.acc(i)); },
             [&](unsigned, Key<Value> key) {
               if (!is_finite_key<Value>(key)) {
-                *finite = 0;
+                clear(*finite);
               }
             });
       });
