@@ -1,16 +1,18 @@
-// The library of the kernels: that it loads where there is no driver, and has every kernel for
-// every architecture that docs/devices.md names. Nothing here runs on a GPU.
+// The library of the kernels: that it loads where there is no driver, has every kernel for every
+// architecture that docs/devices.md names, and none that needs a stack. Nothing here runs on a GPU.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "src/cuda/calls.hpp"
 
@@ -98,6 +100,58 @@ TEST_F(Library, HasEveryKernelForEveryArchitecture) {
         "CutBlocks",      "AddBlocks",        "WriteBlocks",     "FindLargest",
         "AddToSketch",    "WriteCells",       "Estimate"}) {
     EXPECT_NE(file.find(kernel), std::string::npos) << kernel;
+  }
+}
+
+/// What ptxas says of the kernels, file by file (cmake/GtopkCuda.cmake).
+std::vector<std::string> reports() {
+  std::vector<std::string> lines;
+  for (const auto& file : std::filesystem::directory_iterator(
+           std::filesystem::path(GTOPK_CUDA_LIBRARY).parent_path())) {
+    if (file.path().extension() == ".ptxas") {
+      std::ifstream stream(file.path());
+      for (std::string line; std::getline(stream, line);) {
+        lines.push_back(line);
+      }
+    }
+  }
+  return lines;
+}
+
+/// The text between `before` and `after`; empty if it has not both.
+std::string between(const std::string& line, const std::string& before, const std::string& after) {
+  const std::size_t begin = line.find(before);
+  if (begin == std::string::npos) {
+    return {};
+  }
+  const std::size_t end = line.find(after, begin + before.size());
+  return end == std::string::npos ? std::string{}
+                                  : line.substr(begin + before.size(), end - begin - before.size());
+}
+
+// Local memory, where stacks are, comes from a pool that the driver may have to enlarge, and then
+// it waits for the device. A function that is called, such as one that calls itself, has properties
+// of its own.
+TEST_F(Library, HasNoKernelWithAStackFrameSpillsOrCalls) {
+  std::map<std::string, int> kernels;  // of each architecture
+  std::string kernel;
+  for (const std::string& line : reports()) {
+    if (const auto name = between(line, "Compiling entry function '", "'"); !name.empty()) {
+      kernel = name;
+      ++kernels[between(line, "' for '", "'")];
+    } else if (line.find("Function properties for ") != std::string::npos) {
+      EXPECT_TRUE(line.ends_with(" " + kernel)) << kernel << " calls a function: " << line;
+    } else if (line.find(" bytes stack frame") != std::string::npos) {
+      EXPECT_EQ(line, "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")
+          << kernel;
+    } else if (const auto registers = between(line, "Used ", " registers"); !registers.empty()) {
+      EXPECT_LE(std::stoi(registers), 40) << kernel << ": six blocks are to fit";
+    }
+  }
+  EXPECT_EQ(kernels.size(), 4U);
+  for (const auto& [architecture, count] : kernels) {
+    EXPECT_GT(count, 100) << architecture;
+    EXPECT_EQ(count, kernels.begin()->second) << architecture;
   }
 }
 

@@ -203,9 +203,7 @@ struct CountReaching {
                 clear(search->finite);
               }
             });
-        if (count != 0) {
-          add(shared.count, count);
-        }
+        add_by_all(shared.count, count);
       });
     }
     block.each([&](unsigned thread) {

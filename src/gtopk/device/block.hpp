@@ -87,6 +87,34 @@ GTOPK_HOST_DEVICE inline void raise(std::uint64_t& number, std::uint64_t to) {
 #endif
 }
 
+/// Called by all threads of a block in the same phase: adds up what they have. A GPU does so warp
+/// by warp, as threads that add to the same number take turns.
+GTOPK_HOST_DEVICE inline void add_by_all(std::uint32_t& number, std::uint32_t more) {
+#ifdef __CUDA_ARCH__
+  const std::uint32_t sum = __reduce_add_sync(0xFFFFFFFFU, more);
+  if (threadIdx.x % 32 == 0 && sum != 0) {
+    add(number, sum);
+  }
+#else
+  add(number, more);
+#endif
+}
+
+/// Called by all threads of a block in the same phase: raises `number` to the largest `to`.
+GTOPK_HOST_DEVICE inline void raise_by_all(std::uint64_t& number, std::uint64_t to) {
+#ifdef __CUDA_ARCH__
+  for (int distance = 16; distance != 0; distance /= 2) {
+    const std::uint64_t other = __shfl_xor_sync(0xFFFFFFFFU, to, distance);
+    to = other > to ? other : to;
+  }
+  if (threadIdx.x % 32 == 0) {
+    raise(number, to);
+  }
+#else
+  raise(number, to);
+#endif
+}
+
 GTOPK_HOST_DEVICE inline void set_bits(std::uint32_t& word, std::uint32_t bits) {
 #ifdef __CUDA_ARCH__
   atomicOr(&word, bits);
@@ -105,26 +133,33 @@ GTOPK_HOST_DEVICE void clear(Flag& flag) {
 #endif
 }
 
-/// Calls visit(i) for every i below `count`, each in one of the threads of all blocks.
+/// Calls visit(i, thread) for every i below `count`, each in one of the threads of all blocks.
 template <class Block, class Visit>
 GTOPK_HOST_DEVICE void each_of(Block& block, std::uint64_t count, Visit visit) {
   const std::uint64_t all_threads = block.count() * kThreads;
   block.each([&](unsigned thread) {
     for (std::uint64_t i = block.number() * kThreads + thread; i < count; i += all_threads) {
-      visit(i);
+      visit(i, thread);
     }
   });
 }
+
+/// What each_loaded() loads ahead. A kernel that would need more registers than a thread has, and
+/// spill, loads less.
+inline constexpr unsigned kUsualBytes = 32;
+inline constexpr unsigned kFewerBytes = 16;
+inline constexpr unsigned kFewestBytes = 8;
 
 /// Calls visit(i, load(i)) for one thread's share of `size` elements. Several are loaded before the
 /// first of them is visited: the compiler cannot move a load ahead of a visit that may write, so
 /// each load would wait for the one before it. For the same reason no load is behind a branch: in
 /// place of elements beyond the end, a thread loads its last element again. A thread loads only
 /// elements that it visits, since other threads may already write theirs, and they do not descend.
-template <class Load, class Visit>
+/// `Bytes`: the size of what is loaded ahead.
+template <unsigned Bytes = kUsualBytes, class Load, class Visit>
 GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Visit visit) {
   using Loaded = decltype(load(std::size_t{thread}));
-  constexpr unsigned kAhead = 32 / sizeof(Loaded);
+  constexpr unsigned kAhead = Bytes / sizeof(Loaded);
   unsigned first = thread;
   for (; first + (kAhead - 1) * kThreads < size; first += kAhead * kThreads) {
     Loaded loaded[kAhead];
@@ -157,22 +192,25 @@ GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Vi
 template <unsigned Size, class Block, class Number>
 GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spare) {
   constexpr unsigned kRun = 8;
+  constexpr unsigned kAhead = sizeof(Number) > sizeof(std::uint64_t) ? kRun / 2 : kRun;
   constexpr unsigned kRuns = Size / kRun;
   static_assert(Size % kRun == 0 && kRuns < Size && kRuns <= kThreads);
   block.each([=](unsigned thread) {
     if (thread < kRuns) {
       Number sum{};
-      Number before[kRun];
-      for (unsigned i = 0; i < kRun; ++i) {
-        before[i] = numbers[thread * kRun + i];
-      }
-      for (unsigned i = 0; i < kRun; ++i) {
-        const Number here = before[i];
-        before[i] = sum;
-        sum = sum + here;
-      }
-      for (unsigned i = 0; i < kRun; ++i) {
-        numbers[thread * kRun + i] = before[i];
+      for (unsigned first = thread * kRun; first < (thread + 1) * kRun; first += kAhead) {
+        Number before[kAhead];
+        for (unsigned i = 0; i < kAhead; ++i) {
+          before[i] = numbers[first + i];
+        }
+        for (unsigned i = 0; i < kAhead; ++i) {
+          const Number here = before[i];
+          before[i] = sum;
+          sum = sum + here;
+        }
+        for (unsigned i = 0; i < kAhead; ++i) {
+          numbers[first + i] = before[i];
+        }
       }
       spare[thread] = sum;
     }

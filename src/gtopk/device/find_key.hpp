@@ -36,7 +36,7 @@ struct Cutoff {
   std::uint64_t left = 0;
   /// The key that the candidates of a sweep reach (0: there was no sweep), and how many there were.
   Key<Value> reached = 0;
-  std::uint64_t candidates = 0;
+  std::uint32_t candidates = 0;
 };
 
 inline constexpr unsigned kDigitBits = 11;

@@ -34,37 +34,35 @@ template <class Executor>
 }
 
 struct TileRun {
-  std::uint64_t begin;
-  std::uint64_t end;
+  std::uint32_t begin;
+  std::uint32_t end;
 
   template <class Block>
   [[nodiscard]] GTOPK_HOST_DEVICE static TileRun of(const Block& block, std::uint64_t tiles) {
     const std::uint64_t each = (tiles + block.count() - 1) / block.count();
-    return {least(block.number() * each, tiles), least((block.number() + 1) * each, tiles)};
+    return {static_cast<std::uint32_t>(least(block.number() * each, tiles)),
+            static_cast<std::uint32_t>(least((block.number() + 1) * each, tiles))};
   }
 };
 
-/// How many entries of each kind there are.
-template <class Number>
+/// How many entries of each kind there are, which 32 bits can count: so many bits has an index.
 struct Kinds {
-  Number larger;
-  Number equal;
-  Number any;  ///< all that are not zero
+  std::uint32_t larger;
+  std::uint32_t equal;
+  std::uint32_t any;  ///< all that are not zero
 
-  template <class Other>
-  GTOPK_HOST_DEVICE Kinds operator+(const Kinds<Other>& other) const {
+  GTOPK_HOST_DEVICE Kinds operator+(const Kinds& other) const {
     return {larger + other.larger, equal + other.equal, any + other.any};
   }
 };
 
 /// The counts of tiles and of runs, in the device's memory.
 struct TileCounts {
-  Kinds<std::uint32_t>* of_tile = nullptr;
-  Kinds<std::uint64_t>* before_run = nullptr;  ///< at first each run's own; the last: all
+  Kinds* of_tile = nullptr;
+  Kinds* before_run = nullptr;  ///< at first each run's own; the last: all
 
   static TileCounts in(Room& memory, std::uint64_t tiles) {
-    return {memory.take<Kinds<std::uint32_t>>(tiles),
-            memory.take<Kinds<std::uint64_t>>(kMostRuns + 1)};
+    return {memory.take<Kinds>(tiles), memory.take<Kinds>(kMostRuns + 1)};
   }
 };
 
@@ -86,7 +84,7 @@ inline constexpr unsigned kListTile = 1024;
 template <class Value>
 struct ListSource {
   EntriesOut<Value, Index> list;
-  const std::uint64_t* count;  // its size
+  const std::uint32_t* count;  // its size
   std::uint64_t most;
 
   struct View {
@@ -129,8 +127,8 @@ struct ListSource {
 template <class Source, class Value>
 struct CountTiles {
   struct Shared {
-    Kinds<std::uint32_t> tile;
-    Kinds<std::uint64_t> run;
+    Kinds tile;
+    Kinds run;
   };
 
   Source source;
@@ -155,10 +153,10 @@ struct CountTiles {
         shared = {};
       }
     });
-    for (std::uint64_t tile = run.begin; tile < run.end; ++tile) {
+    for (std::uint32_t tile = run.begin; tile < run.end; ++tile) {
       const auto view = entries.open(tile);
       block.each([&](unsigned thread) {
-        Kinds<std::uint32_t> here{};
+        Kinds here{};
         each_loaded(
             thread, view.size, [&](std::size_t i) { return magnitude_key(view.value(i)); },
             [&](unsigned, Key<Value> key) {
@@ -166,11 +164,9 @@ struct CountTiles {
               here.equal += key == kth && key != 0 ? 1U : 0U;
               here.any += key != 0 ? 1U : 0U;
             });
-        if (here.any != 0) {
-          add(shared.tile.larger, here.larger);
-          add(shared.tile.equal, here.equal);
-          add(shared.tile.any, here.any);
-        }
+        add_by_all(shared.tile.larger, here.larger);
+        add_by_all(shared.tile.equal, here.equal);
+        add_by_all(shared.tile.any, here.any);
       });
       block.each([&](unsigned thread) {
         if (thread == 0) {
@@ -192,8 +188,8 @@ struct CountTiles {
 template <class Value>
 struct AddRuns {
   struct Shared {
-    Kinds<std::uint64_t> sums[kThreads];
-    Kinds<std::uint64_t> spare[kThreads];
+    Kinds sums[kThreads];
+    Kinds spare[kThreads];
   };
 
   const Cutoff<Value>* cutoff;
@@ -205,8 +201,8 @@ struct AddRuns {
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
     Report found;
     if (cutoff->route != Route::kNowhere) {
-      const Kinds<std::uint64_t> all = sum_up(block, shared, counts.before_run, runs);
-      found.kept = all.larger + least(all.equal, cutoff->left);
+      const Kinds all = sum_up(block, shared, counts.before_run, runs);
+      found.kept = all.larger + least<std::uint64_t>(all.equal, cutoff->left);
       found.dropped = all.any - found.kept;
       found.finite = 1;
     }
@@ -242,14 +238,12 @@ struct WriteEntries {
   }
 
  private:
-  using Before = Kinds<std::uint64_t>;
-
   template <class Block, class Entries>
   GTOPK_HOST_DEVICE void write_run(Block& block, Shared& shared, const Entries& entries) const {
     const TileRun run = TileRun::of(block, entries.tiles());
-    Before before = counts.before_run[block.number()];
-    for (std::uint64_t tile = run.begin; tile < run.end; ++tile) {
-      const Kinds<std::uint32_t> here = counts.of_tile[tile];
+    Kinds before = counts.before_run[block.number()];
+    for (std::uint32_t tile = run.begin; tile < run.end; ++tile) {
+      const Kinds here = counts.of_tile[tile];
       const bool keeps = here.larger != 0 || (here.equal != 0 && before.equal < cutoff->left);
       if (keeps || (dropped.indices != nullptr && here.any != 0)) {
         write(block, shared, entries.open(tile), before);
@@ -260,9 +254,9 @@ struct WriteEntries {
 
   template <class Block, class View>
   GTOPK_HOST_DEVICE void write(Block& block, Shared& shared, const View& view,
-                               const Before& before) const {
+                               const Kinds& before) const {
     const Key<Value> kth = cutoff->key;
-    const std::uint64_t left = cutoff->left;
+    const auto left = static_cast<std::uint32_t>(least<std::uint64_t>(cutoff->left, ~0U));
     const bool drops = dropped.indices != nullptr;
     block.each([&](unsigned thread) {
       shared.larger.clear(thread);
@@ -293,14 +287,14 @@ struct WriteEntries {
         if (drops ? !shared.any.has(i) : !shared.larger.has(i) && !shared.equal.has(i)) {
           continue;
         }
-        const std::uint64_t larger = before.larger + shared.larger.rank(i);
-        const std::uint64_t equal = before.equal + shared.equal.rank(i);
-        const std::uint64_t kept_before = larger + least(equal, left);
+        const std::uint32_t larger = before.larger + shared.larger.rank(i);
+        const std::uint32_t equal = before.equal + shared.equal.rank(i);
+        const std::uint32_t kept_before = larger + least(equal, left);
         if (shared.larger.has(i) || (shared.equal.has(i) && equal < left)) {
           kept.indices[kept_before] = static_cast<Index>(view.index(i));
           kept.values[kept_before] = view.value(i);
         } else if (dropped.indices != nullptr) {
-          const std::uint64_t at = before.any + shared.any.rank(i) - kept_before;
+          const std::uint32_t at = before.any + shared.any.rank(i) - kept_before;
           dropped.indices[at] = static_cast<Index>(view.index(i));
           dropped.values[at] = view.value(i);
         }

@@ -26,9 +26,9 @@ struct Candidates {
   /// The candidates of a tile lie in a row; the tiles are in any order.
   Value* values = nullptr;
   std::uint16_t* offsets = nullptr;  ///< within their tile
-  std::uint64_t* first = nullptr;    ///< of each tile
+  std::uint32_t* first = nullptr;    ///< of each tile
   std::uint32_t* of_tile = nullptr;
-  std::uint64_t* before_run = nullptr;  ///< as in TileCounts
+  std::uint32_t* before_run = nullptr;  ///< as in TileCounts
   /// All candidates in the order of the index.
   Value* ordered = nullptr;
   Index* indices = nullptr;
@@ -67,8 +67,8 @@ struct SweepCandidates {
     std::uint32_t before[Marks::kWords];  ///< how many before each word, in its group
     std::uint32_t groups[kGroups];        ///< how many in each group
     std::uint32_t count;
-    std::uint64_t first;
-    std::uint64_t all;
+    std::uint32_t first;
+    std::uint32_t all;
   };
 
   Pieces<T> acc;
@@ -88,7 +88,7 @@ struct SweepCandidates {
         shared.all = 0;
       }
     });
-    for (std::uint64_t tile = run.begin; tile < run.end; ++tile) {
+    for (std::uint32_t tile = run.begin; tile < run.end; ++tile) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
         each_loaded(
@@ -115,7 +115,7 @@ struct SweepCandidates {
         if (thread + 1 == kThreads) {
           const std::uint32_t count = shared.count;
           shared.count = 0;
-          shared.first = count == 0 ? 0 : add(cutoff->candidates, std::uint64_t{count});
+          shared.first = count == 0 ? 0 : add(cutoff->candidates, count);
           shared.all += count;
           found.first[tile] = shared.first;
           found.of_tile[tile] = count;
@@ -128,7 +128,7 @@ struct SweepCandidates {
             continue;
           }
           shared.words[word] = 0;  // for the next tile
-          std::uint64_t at = shared.first + shared.before[word];
+          std::uint32_t at = shared.first + shared.before[word];
           for (unsigned group = 0; group < word / kGroup; ++group) {
             at += shared.groups[group];
           }
@@ -152,8 +152,8 @@ struct SweepCandidates {
 template <class Value>
 struct ChooseRoute {
   struct Shared {
-    std::uint64_t sums[kThreads];
-    std::uint64_t spare[kThreads];
+    std::uint32_t sums[kThreads];
+    std::uint32_t spare[kThreads];
   };
 
   Cutoff<Value>* cutoff;
@@ -197,11 +197,11 @@ struct OrderCandidates {
       return;
     }
     const TileRun run = TileRun::of(block, acc.tiles);
-    std::uint64_t before = found.before_run[block.number()];
-    for (std::uint64_t first = run.begin; first < run.end; first += kTogether) {
-      const std::uint64_t end = least(first + kTogether, run.end);
+    std::uint32_t before = found.before_run[block.number()];
+    for (std::uint32_t first = run.begin; first < run.end; first += kTogether) {
+      const std::uint32_t end = least(first + kTogether, run.end);
       block.each([&](unsigned thread) {
-        const std::uint64_t tile = first + thread / kLanes;
+        const std::uint32_t tile = first + thread / kLanes;
         if (tile < end) {
           copy(tile, before + sum(first, tile), thread % kLanes);
         }
@@ -211,16 +211,16 @@ struct OrderCandidates {
   }
 
  private:
-  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t sum(std::uint64_t first, std::uint64_t end) const {
-    std::uint64_t all = 0;
-    for (std::uint64_t tile = first; tile < end; ++tile) {
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint32_t sum(std::uint32_t first, std::uint32_t end) const {
+    std::uint32_t all = 0;
+    for (std::uint32_t tile = first; tile < end; ++tile) {
       all += found.of_tile[tile];
     }
     return all;
   }
-  GTOPK_HOST_DEVICE void copy(std::uint64_t tile, std::uint64_t to, unsigned lane) const {
+  GTOPK_HOST_DEVICE void copy(std::uint32_t tile, std::uint32_t to, unsigned lane) const {
     const std::uint64_t begin = acc.tile(tile).begin;
-    for (std::uint64_t i = lane; i < found.of_tile[tile]; i += kLanes) {
+    for (std::uint32_t i = lane; i < found.of_tile[tile]; i += kLanes) {
       found.ordered[to + i] = found.values[found.first[tile] + i];
       found.indices[to + i] = static_cast<Index>(begin + found.offsets[found.first[tile] + i]);
     }
@@ -305,9 +305,9 @@ struct SelectionWorkspace {
     if (most != 0) {
       candidates.values = memory.take<Value>(most);
       candidates.offsets = memory.take<std::uint16_t>(most);
-      candidates.first = memory.take<std::uint64_t>(tiles);
+      candidates.first = memory.take<std::uint32_t>(tiles);
       candidates.of_tile = memory.take<std::uint32_t>(tiles);
-      candidates.before_run = memory.take<std::uint64_t>(kMostRuns + 1);
+      candidates.before_run = memory.take<std::uint32_t>(kMostRuns + 1);
       candidates.ordered = memory.take<Value>(most);
       candidates.indices = memory.take<Index>(most);
     }

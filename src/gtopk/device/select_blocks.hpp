@@ -18,8 +18,8 @@ namespace gtopk::sparse::device {
 
 /// How many entries a run of blocks has.
 struct BlockCounts {
-  std::uint64_t kept;
-  std::uint64_t non_zero;
+  std::uint32_t kept;
+  std::uint32_t non_zero;
 
   GTOPK_HOST_DEVICE BlockCounts operator+(const BlockCounts& other) const {
     return {kept + other.kept, non_zero + other.non_zero};
@@ -110,7 +110,7 @@ struct CutBlocks {
         shared.of_run = {};
       }
     });
-    for (std::uint64_t number = run.begin; number < run.end; ++number) {
+    for (std::uint32_t number = run.begin; number < run.end; ++number) {
       const Run<T> here(acc, acc.pieces[0].begin + number * grid.block, grid.size(number));
       const std::uint32_t k = grid.k_of(number);
       Key<Value> known = 0;
@@ -166,7 +166,7 @@ struct CutBlocks {
         }
       };
       here.with_elements([&](const auto& elements) {
-        each_loaded(
+        each_loaded<kFewerBytes>(
             thread, here.size(), [&](unsigned i) { return magnitude_key(elements.acc(i)); }, count);
       });
     });
@@ -249,12 +249,12 @@ struct WriteBlocks {
       return;
     }
     const TileRun run = TileRun::of(block, grid.count());
-    std::uint64_t before = cuts.before_run[block.number()].kept;
-    for (std::uint64_t number = run.begin; number < run.end; ++number) {
+    std::uint32_t before = cuts.before_run[block.number()].kept;
+    for (std::uint32_t number = run.begin; number < run.end; ++number) {
       const Key<Value> kth = cuts.keys[number];
       const std::uint64_t first = acc.pieces[0].begin + number * grid.block;
       const std::uint32_t size = grid.size(number);
-      std::uint64_t at = before;
+      std::uint32_t at = before;
       before += cuts.kept[number];
       std::uint32_t left = cuts.left[number];
       for (std::uint32_t begin = 0; begin < size; begin += kTile) {
@@ -266,7 +266,7 @@ struct WriteBlocks {
           for (unsigned i = thread; i < here.size(); i += kThreads) {
             const std::uint32_t equals = shared.equal.rank(i);
             if (shared.larger.has(i) || (shared.equal.has(i) && equals < left)) {
-              const std::uint64_t place = at + shared.larger.rank(i) + least(equals, left);
+              const std::uint32_t place = at + shared.larger.rank(i) + least(equals, left);
               kept.indices[place] = static_cast<Index>(first + begin + i);
               kept.values[place] = here.acc(i);
             }
@@ -295,7 +295,7 @@ struct WriteBlocks {
         }
       };
       here.with_elements([&](const auto& elements) {
-        each_loaded(
+        each_loaded<kFewerBytes>(
             thread, here.size(), [&](unsigned i) { return magnitude_key(elements.acc(i)); }, mark);
       });
     });

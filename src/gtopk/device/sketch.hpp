@@ -51,7 +51,7 @@ struct ClearCells {
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    each_of(block, cells, [&](std::uint64_t i) { numbers[i] = 0; });
+    each_of(block, cells, [&](std::uint64_t i, unsigned) { numbers[i] = 0; });
     block.each([&](unsigned thread) {
       if (block.number() == 0 && thread == 0) {
         *largest = 0;
@@ -80,11 +80,11 @@ struct FindLargest {
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
-        std::uint64_t key = 0;
+        Key<Value> key = 0;
         each_loaded(
             thread, here.size, [&](std::size_t i) { return magnitude_key(here.acc(i)); },
-            [&](unsigned, std::uint64_t next) { key = next > key ? next : key; });
-        raise(shared.largest, key);
+            [&](unsigned, Key<Value> next) { key = next > key ? next : key; });
+        raise_by_all(shared.largest, key);
       });
     }
     block.each([&](unsigned thread) {
@@ -148,8 +148,9 @@ struct WriteCells {
     const auto key = static_cast<Key<Value>>(*largest);
     const bool finite = is_finite_key<Value>(key);
     const FixedPoint point = FixedPoint::of<Value>(finite ? key : 0, d);
-    each_of(block, count,
-            [&](std::uint64_t i) { cells[i] = finite ? point.value<Value>(numbers[i]) : kNan; });
+    each_of(block, count, [&](std::uint64_t i, unsigned) {
+      cells[i] = finite ? point.value<Value>(numbers[i]) : kNan;
+    });
   }
 };
 
@@ -179,7 +180,7 @@ struct TakeCells {
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    each_of(block, count, [&](std::uint64_t i) { cells[i] = from[i]; });
+    each_of(block, count, [&](std::uint64_t i, unsigned) { cells[i] = from[i]; });
     block.each([&](unsigned thread) {
       if (block.number() == 0 && thread == 0) {
         *piece = estimates;
@@ -190,7 +191,9 @@ struct TakeCells {
 
 template <class Value>
 struct Estimate {
-  struct Shared {};
+  struct Shared {
+    Value of[SketchHashes::kRows][kThreads];  ///< not in registers: of those there are too few
+  };
 
   const Value* cells;
   SketchHashes hashes;
@@ -198,18 +201,18 @@ struct Estimate {
   Value* estimates;
 
   template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    each_of(block, d, [&](std::uint64_t i) {
-      Value of[SketchHashes::kRows];
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    each_of(block, d, [&](std::uint64_t i, unsigned thread) {
       const Value* row = cells;
       for (unsigned number = 0; number < SketchHashes::kRows; ++number) {
         const SketchHashes::Row& each = hashes.rows[number];
         const std::uint64_t cell = cell_of(polynomial(each.cell, i), hashes.columns);
-        of[number] = signed_by(polynomial(each.sign, i), row[cell]);
+        shared.of[number][thread] = signed_by(polynomial(each.sign, i), row[cell]);
         row += hashes.columns;
       }
       static_assert(SketchHashes::kRows == 5);
-      estimates[i] = median(of[0], of[1], of[2], of[3], of[4]);
+      const auto of = [&](unsigned number) { return shared.of[number][thread]; };
+      estimates[i] = median(of(0), of(1), of(2), of(3), of(4));
     });
   }
 };

@@ -58,16 +58,16 @@ struct Gather {
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
-        each_loaded(
+        Key<Value> largest = 0;
+        each_loaded<kFewerBytes>(
             thread, here.size, [&](std::size_t i) { return magnitude_key(here.acc(i)); },
-            [&](unsigned, Key<Value> key) {
-              if (!is_finite_key<Value>(key)) {
-                clear(*finite);
-              }
-            });
+            [&](unsigned, Key<Value> key) { largest = key > largest ? key : largest; });
+        if (!is_finite_key<Value>(largest)) {
+          clear(*finite);
+        }
       });
     }
-    each_of(block, count, [&](std::uint64_t i) {
+    each_of(block, count, [&](std::uint64_t i, unsigned) {
       const std::uint64_t index = indices[i];
       const Piece<T>& piece = acc.of(index);
       values[i] = piece.acc(index - piece.begin);
@@ -107,7 +107,7 @@ struct CommitWhole {
           }
           return;
         }
-        each_loaded(
+        each_loaded<kFewestBytes>(
             thread, here.size, [&](std::size_t i) { return sums[here.begin + i]; },
             [&](unsigned i, Value sum) {
               if (here.residual != nullptr) {

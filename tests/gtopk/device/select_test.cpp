@@ -189,9 +189,9 @@ TEST(DeviceSelectOfALongVector, FindsTilesBehindTwoToTheThirtyOneElements) {
   const device::Pieces<Float16> acc{&piece, 1, tiles};
   std::vector<float> values(10);
   std::vector<std::uint16_t> offsets(10);
-  std::vector<std::uint64_t> first(tiles);
+  std::vector<std::uint32_t> first(tiles);
   std::vector<std::uint32_t> counts(tiles);
-  std::vector<std::uint64_t> before(tiles + 1);
+  std::vector<std::uint32_t> before(tiles + 1);
   std::vector<float> ordered(10);
   std::vector<device::Index> indices(10);
   const device::Candidates<float> found{.room = values.size(),
