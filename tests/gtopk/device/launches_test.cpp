@@ -44,21 +44,40 @@ int launches_of(Call call) {
   return executor.count();
 }
 
+template <class T = float>
 int launches_of_selection(SelectionRule::Kind kind, std::uint64_t d = 0) {
   cuda::SelectCall call;
   call.acc.d = d;
   call.rule = {.kind = kind, .k = 1, .stride = 1, .block = 1};
-  return launches_of([&](auto& executor) { cuda::select<float>(executor, call); });
+  return launches_of([&](auto& executor) { cuda::select<T>(executor, call); });
 }
 
 TEST(Launches, OfSelectionsAreFew) {
   using Kind = SelectionRule::Kind;
   EXPECT_EQ(launches_of_selection(Kind::kExact), 6);
   EXPECT_EQ(launches_of_selection(Kind::kExact, 1'000'000), 9);
+  EXPECT_EQ(launches_of_selection<double>(Kind::kExact, 1'000'000), 12);
   EXPECT_EQ(launches_of_selection(Kind::kNormal), 11);
   EXPECT_EQ(launches_of_selection(Kind::kSample), 20);
   EXPECT_EQ(launches_of_selection(Kind::kThreshold), 16);
   EXPECT_EQ(launches_of_selection(Kind::kBlocks), 3);
+}
+
+TEST(Launches, OfOtherCallsAreFew) {
+  const EditCounts counts;
+  cuda::CommitCall commit;
+  commit.counts = &counts;
+  EXPECT_EQ(launches_of([&](auto& executor) { cuda::commit<float>(executor, commit); }), 3);
+  cuda::CommitWholeCall whole;
+  whole.counts = &counts;
+  EXPECT_EQ(launches_of([&](auto& executor) { cuda::commit_whole<float>(executor, whole); }), 1);
+  EXPECT_EQ(launches_of([](auto& executor) { cuda::accumulate<float>(executor, {}); }), 1);
+  EXPECT_EQ(launches_of([](auto& executor) { cuda::gather<float>(executor, {}); }), 1);
+  EXPECT_EQ(launches_of([](auto& executor) { cuda::sketch<float>(executor, {}); }), 4);
+  cuda::FindCall find;
+  find.d = 1'000'000;
+  find.most = 1;
+  EXPECT_EQ(launches_of([&](auto& executor) { cuda::find<float>(executor, find); }), 2 + 9);
 }
 
 /// Notes the kernels, and launches nothing.
