@@ -273,15 +273,12 @@ def test_the_sanitizers_run_the_kernels_tests_too(fake_gpu: str, tmp_path, monke
     monkeypatch.setenv("GTOPK_CUDA_KERNELS", fake_gpu)
     ranks = [{"cases": 60, "printed": "========= RACECHECK SUMMARY: 0 hazards"}]
     monkeypatch.setattr(Machine, "ranks", lambda *_, **__: ranks)
-    for tool in ("memcheck", "racecheck"):
+    of_kernels = {"kernels": 68, "summary of kernels": "ERROR SUMMARY: 0 errors"}
+    of_bits = {"bits": 60, "summary of bits": "RACECHECK SUMMARY: 0 hazards"}
+    for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
         monkeypatch.setenv("ERRORS", "0")
         answer = PARTS[tool].run(Machine(tmp_path, "fake"), True, time.monotonic() + 300)
-        assert answer == {
-            "kernels": 68,
-            "summary of kernels": "ERROR SUMMARY: 0 errors",
-            "bits": 60,
-            "summary of bits": "RACECHECK SUMMARY: 0 hazards",
-        }
+        assert answer == of_kernels | (of_bits if tool in ("memcheck", "racecheck") else {})
         monkeypatch.setenv("ERRORS", "2")
         with pytest.raises(CheckError, match=r"exit code 9: (?s:.*)ERROR SUMMARY: 2 errors"):
             PARTS[tool].run(Machine(tmp_path, "fake"), True, time.monotonic() + 300)

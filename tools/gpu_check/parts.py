@@ -151,13 +151,18 @@ def _kernels(machine: Machine, small: bool, deadline: float) -> Answer:
     return _plain(machine.kernel_tests(deadline, **(FEW_SEEDS if small else {})))
 
 
-def _sanitized(tool: str) -> Callable[[Machine, bool, float], Answer]:
+def _sanitized(tool: str, *, with_bits: bool) -> Callable[[Machine, bool, float], Answer]:
+    """compute-sanitizer on test_kernels, and on the part `bits`, too."""
+
     def run(machine: Machine, small: bool, deadline: float) -> Answer:
         found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         if not pathlib.Path(found).exists():
             return {"not_run": "compute-sanitizer is not installed here"}
         before = (found, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
         kernels = machine.kernel_tests(deadline, before=before, **FEW_SEEDS)
+        answer = {"kernels": kernels["cases"], "summary of kernels": _summary(tool, kernels)}
+        if not with_bits:
+            return answer
         bits = machine.ranks(
             "bits",
             1,
@@ -166,12 +171,7 @@ def _sanitized(tool: str) -> Callable[[Machine, bool, float], Answer]:
             before=before,
             PYTORCH_NO_CUDA_MEMORY_CACHING="1",  # so that it sees where each tensor ends
         )[0]
-        return {
-            "kernels": kernels["cases"],
-            "summary of kernels": _summary(tool, kernels),
-            "bits": bits["cases"],
-            "summary of bits": _summary(tool, bits),
-        }
+        return {**answer, "bits": bits["cases"], "summary of bits": _summary(tool, bits)}
 
     return run
 
@@ -197,6 +197,8 @@ PARTS = {
     "compress": Part(_compress, 90),
     "staging": Part(_staging, 60),
     "programs": Part(_programs, 60),
-    "memcheck": Part(_sanitized("memcheck"), 120),
-    "racecheck": Part(_sanitized("racecheck"), 120),
+    "memcheck": Part(_sanitized("memcheck", with_bits=True), 120),
+    "racecheck": Part(_sanitized("racecheck", with_bits=True), 120),
+    "synccheck": Part(_sanitized("synccheck", with_bits=False), 60),
+    "initcheck": Part(_sanitized("initcheck", with_bits=False), 60),
 }
