@@ -207,15 +207,16 @@ class TopK(Exchange):
         return total, chosen.sum(0)
 
     def tree_bytes(self, lists: list[float], chosen: torch.Tensor) -> float:
-        """By recursive doubling: rounds of unions; sums are sent unrounded."""
+        """By recursive doubling: rounds of unions, or on a wire of selections if these are fewer."""
         rounds = max(1, (self.ranks - 1).bit_length())
         value = 4.0 if self.wire is None else bytes_of(self.wire, 256) / 256
-        total = list_bytes(lists[0], self.d, value)
+        own = total = list_bytes(lists[0], self.d, value)
         for level in range(1, rounds):
             unions = (
                 chosen.unflatten(0, (-1, 2**level)).any(1) if self.ranks % 2**level == 0 else chosen
             )
-            total += list_bytes(unions.sum(1).double().mean().item(), self.d)
+            union = list_bytes(unions.sum(1).double().mean().item(), self.d)
+            total += union if self.wire is None else min(union, 2**level * own)
         return total
 
 

@@ -18,11 +18,13 @@ struct Header {
   /// Values are unrounded even though the call's wire rounds: they are sums, which it does not
   /// round.
   static constexpr std::uint16_t kUnrounded = 2;
+  /// The payload is `count` selections, not their sum.
+  static constexpr std::uint16_t kForwarded = 4;
   /// The sender uses the other path, which is not along a tree (dense_paths.hpp).
   static constexpr std::uint16_t kOtherWay = 8;
   /// The sender first measures the cost of messages (path_costs.hpp).
   static constexpr std::uint16_t kMeasures = 16;
-  static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kOtherWay | kMeasures;
+  static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kForwarded | kOtherWay | kMeasures;
 
   std::uint32_t magic = 0x324b5447;  // "GTK2", little-endian
   std::uint16_t version = 2;
@@ -34,7 +36,7 @@ struct Header {
   /// The number of messages that carry the payload, including this one; 0 if there is only this
   /// one.
   std::uint32_t parts = 0;
-  /// Elements or entries that follow.
+  /// Elements, entries or selections that follow.
   std::uint64_t count = 0;
   /// Bytes at the end of the payload that count the ranks in each entry; 0: one rank each.
   std::uint64_t count_bytes = 0;

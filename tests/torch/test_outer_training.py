@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from gtopk.training.outer_exchange import Selection
 from gtopk.training.outer_fragments import fragments_of, layer_of, smallest_gap, turns_of
 from ranks import Rank, RankSet
 from test_outer import INNER, STEPS, Outer, inner_of, inner_step
 from test_scaler import scaler
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from training import batch, flat, network, replicas_are_bitwise_equal
+from training import batch, flat, gloo, network, replicas_are_bitwise_equal
 
 import gtopk
 
@@ -126,15 +129,50 @@ def check_bytes_of_a_norm(me: Rank) -> None:
     assert sent(Outer(0, preset="sparseloco", clip="median")) == usual + 3 * 8
 
 
-def check_bytes_of_who_contributed(me: Rank) -> None:
-    """Of four replicas that move alike: the second list of each part says that two are in each."""
-    with_counts = Outer(0, preset="sparseloco")
-    without = Outer(0, preset="sparseloco", mean="participants")
-    parts = [each.part for each in with_counts.optimizer._rounds.parts()]
-    entries = [min(64, part.block) * (part.numel // part.block) for part in parts]
-    assert all(count % 256 != 1 for count in entries)  # else the last block's are coded otherwise
-    added = sum(-(-count // 256) + -(-2 * count // 8) for count in entries)
-    assert sent(with_counts) == sent(without) + added
+def coded_bytes(indices: list[int]) -> int:
+    """Of a list in 2bit without its header: values, scales, and gaps by docs/algorithms.md."""
+    before, low, unary = -1, 0, 0
+    for begin in range(0, len(indices), 256):
+        block = indices[begin : begin + 256]
+        mean = (block[-1] - before - len(block) // 2) // len(block)
+        bits = max(0, mean.bit_length() - 1)
+        gaps = [there - here - 1 for here, there in pairwise([before, *block])]
+        low += bits * len(block)
+        unary += sum((gap >> bits) + 1 for gap in gaps)
+        before = block[-1]
+    blocks = -(-len(indices) // 256)
+    return -(-len(indices) // 4) + 8 * blocks + blocks + -(-low // 8) + -(-unary // 8)
+
+
+def sent_with_lists(outer: Outer) -> tuple[int, list[int]]:
+    """Bytes of the next round, and those of this replica's own list of each part."""
+    sizes: list[int] = []
+    select = Selection.of
+
+    def noted(selection: Selection, *given: Any) -> torch.Tensor:
+        found = select(selection, *given)
+        sizes.append(coded_bytes(found.nonzero().flatten().tolist()))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Selection, "of", noted)
+        return sent(outer), sizes
+
+
+def check_bytes_of_a_round_of_lists_among_four(me: Rank) -> None:
+    """Each sends its own list of each part, and then with it that of its neighbour: no sums."""
+    for arguments in ({}, {"mean": "participants"}, {"fragments": 2}):
+        outer = Outer(me.rank, preset="sparseloco", **arguments)
+        total, sizes = sent_with_lists(outer)
+        everyones: list[Any] = [None] * me.size
+        dist.all_gather_object(everyones, sizes, group=gloo())
+        rounds = outer.optimizer.stats()["rounds"]
+        assert rounds == arguments.get("fragments", 1)
+        assert len(sizes) >= 5
+        wanted = rounds * 3 * AGREEMENT
+        for mine, its in zip(sizes, everyones[me.rank ^ 1], strict=True):
+            wanted += 64 + mine + 64 + sum(16 + -(-each // 8) * 8 for each in (mine, its))
+        assert total == wanted, arguments
 
 
 def check_a_replica_that_is_not_finite_has_no_part(me: Rank) -> None:

@@ -70,6 +70,9 @@ struct AlgorithmRow {
   /// k.
   bool bounded = true;
   Walk walk = nullptr;
+  /// On a wire that rounds, which sums are not, a sum is sent as the selections in it if that takes
+  /// fewer bytes. Nodes must sum as a Tree of as many ranks does.
+  bool forwards = false;
   /// Draws from options.seed, on which ranks then agree.
   bool draws = false;
   /// Adds elements of one acc to one another.

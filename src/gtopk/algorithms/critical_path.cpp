@@ -4,7 +4,7 @@
 
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/header.hpp"
-#include "src/gtopk/algorithms/departure.hpp"
+#include "src/gtopk/algorithms/list_plan.hpp"
 #include "src/gtopk/wire/coded.hpp"
 #include "src/gtopk/wire/counts.hpp"
 
@@ -40,17 +40,38 @@ void CriticalPath::carry(std::uint64_t messages, double bytes, Route route) {
   work_.host_bytes += bytes * route.crossing;
 }
 
-void CriticalPath::list(std::uint64_t entries, Holds holds, Route route) {
+double CriticalPath::bytes_of(std::uint64_t entries, Holds holds) const {
   const Codec& own = *shape_.codec;
   const bool as_it_is = own.rounds() && (holds == Holds::kSums ||
                                          (holds == Holds::kPart && !own.parts_are_rounded()));
   const Codec& codec = as_it_is ? kLossless.codec : own;
   const bool counted = shape_.counted && holds == Holds::kSums;
-  const double bytes = codec.expected_bytes(shape_.type, entries, shape_.d) +
-                       (counted ? static_cast<double>(counts::fewest_bytes(entries)) : 0);
-  carry(bytes > static_cast<double>(kAcknowledgedBytes) ? 2 : 1, bytes, route);
-  if (codec.codes()) {
+  return codec.expected_bytes(shape_.type, entries, shape_.d) +
+         (counted ? static_cast<double>(counts::fewest_bytes(entries)) : 0);
+}
+
+void CriticalPath::list(std::uint64_t entries, Holds holds, Route route) {
+  carry_list(bytes_of(entries, holds), route);
+  if (shape_.codec->codes()) {
     work_.coded += 2 * entries;  // on both sides
+  }
+}
+
+void CriticalPath::sum_or_selections(std::uint64_t ranks, Route route) {
+  const double code = bytes_of(shape_.k, Holds::kSelection) - static_cast<double>(kFrontBytes);
+  const double selections =
+      static_cast<double>(kFrontBytes) +
+      static_cast<double>(ranks * bytes_of_selection(static_cast<std::size_t>(code)));
+  const double sum = bytes_of(united(ranks), Holds::kSums);
+  if (!shape_.codec->rounds() || sum <= selections) {
+    list(united(ranks), Holds::kSums, route);
+    return;
+  }
+  carry_list(selections, route);
+  work_.coded += ranks * shape_.k;  // by the receiver; the sender copies codes
+  // The receiver adds the selections up, level by level.
+  for (std::uint64_t below = 2; below < 2 * ranks; below *= 2) {
+    unite((ranks / std::min(below, ranks)) * united(std::min(below, ranks)));
   }
 }
 

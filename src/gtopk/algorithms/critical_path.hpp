@@ -10,6 +10,7 @@
 
 #include "src/collectives/routes.hpp"
 #include "src/collectives/tree.hpp"
+#include "src/gtopk/algorithms/parts.hpp"
 #include "src/gtopk/plan/work.hpp"
 #include "src/gtopk/value/list.hpp"
 #include "src/gtopk/wire/codec.hpp"
@@ -62,6 +63,9 @@ class CriticalPath {
   void sweep_whole();
   /// A list on its way, with the acknowledgement of a long one.
   void list(std::uint64_t entries, Holds holds, Route route);
+  /// The sum of this many ranks' selections, of k entries each, on a wire that rounds: sent as
+  /// itself, or as these if that takes fewer bytes.
+  void sum_or_selections(std::uint64_t ranks, Route route);
   /// A header followed by `bytes` bytes.
   void message(std::uint64_t bytes, Route route);
   /// A list of k entries from a partner, merged with one of equal length, of which k are kept.
@@ -99,6 +103,10 @@ class CriticalPath {
   /// The messages of recursive doubling, with this many bytes behind each header.
   void headers_along_tree(std::uint64_t bytes);
   void carry(std::uint64_t messages, double bytes, Route route);
+  [[nodiscard]] double bytes_of(std::uint64_t entries, Holds holds) const;
+  void carry_list(double bytes, Route route) {
+    carry(bytes > static_cast<double>(kAcknowledgedBytes) ? 2 : 1, bytes, route);
+  }
   /// A reduction round a ring of this many ranks, then the sums round it once more.
   void ring(std::uint64_t values, std::uint32_t ranks, Route route);
 

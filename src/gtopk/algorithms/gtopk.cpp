@@ -33,7 +33,7 @@ void gtopk_cost(CriticalPath& path) {
   }
 }
 
-/// The same rounds; a list holds everything selected below its node.
+/// The same rounds; a list holds everything selected below its node, or its sum.
 void topk_cost(CriticalPath& path) {
   path.sweep(path.united(path.tree().ranks()));
   if (path.folds()) {
@@ -42,13 +42,13 @@ void topk_cost(CriticalPath& path) {
   }
   const collectives::Tree& tree = path.tree();
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
-    const bool selection = round == 0 && !path.folds();
-    path.list(path.united(path.ranks_below(round)), selection ? Holds::kSelection : Holds::kSums,
-              path.routes().swap(round));
+    const Route route = path.routes().swap(round);
+    round == 0 && !path.folds() ? path.list(path.united(1), Holds::kSelection, route)
+                                : path.sum_or_selections(path.ranks_below(round), route);
     path.unite(path.united(path.ranks_below(round + 1)));
   }
   if (path.folds()) {
-    path.list(path.united(tree.ranks()), Holds::kSums, path.routes().fold());
+    path.sum_or_selections(tree.ranks(), path.routes().fold());
   }
 }
 
@@ -65,6 +65,7 @@ const AlgorithmRow kTopk{.name = "topk",
                          .reselects = false,
                          .bounded = false,
                          .walk = recursive_doubling,
+                         .forwards = true,
                          .cost = topk_cost,
                          .keeps = Semantics::kExactSum};
 

@@ -46,6 +46,9 @@ void ListExchange::close_selection(List& list, std::size_t count, bool finite) {
   const Rounded rounded = round(list, finite ? count : 0, true, false);
   list.rounded = true;
   close(list, rounded.kept, finite && rounded.finite);
+  if (plan_.forwards && list.finite && group_.size() > 1) {
+    keep_selection(list, plan_.codec->encode(plan_.type, list, plan_.d, *this));
+  }
 }
 
 void ListExchange::close(List& list, std::size_t count, bool finite) const {
@@ -86,6 +89,18 @@ Task<void> ListExchange::departed() {
 }
 
 void ListExchange::post(std::uint32_t to, std::uint32_t step, const List& list) {
+  const Coded coded = list.selections.empty() ? code(list) : code_shortest(list);
+  const std::uint32_t parts = parts_of(coded.message.size(), group_.connections(to));
+  collectives::write_header(coded.message, group_,
+                            {.count = coded.count,
+                             .flags = coded.flags,
+                             .index_bytes = plan_.type.index_bytes,
+                             .parts = parts == 1 ? 0 : parts,
+                             .count_bytes = coded.count_bytes});
+  leaving_.emplace(group_, to, step, coded.message, parts);
+}
+
+ListExchange::Coded ListExchange::code(const List& list) {
   const bool unrounded = plan_.codec->rounds() && !list.rounded;
   const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
   const std::span<std::byte> entries = codec.encode(plan_.type, list, plan_.d, *this);
@@ -93,14 +108,7 @@ void ListExchange::post(std::uint32_t to, std::uint32_t step, const List& list) 
       list.counts == nullptr || list.size == 0 ? entries : with_counts(entries, list);
   const auto flags = static_cast<std::uint16_t>((list.finite ? 0 : Header::kNonFinite) |
                                                 (unrounded ? Header::kUnrounded : 0));
-  const std::uint32_t parts = parts_of(message.size(), group_.connections(to));
-  collectives::write_header(message, group_,
-                            {.count = list.size,
-                             .flags = flags,
-                             .index_bytes = plan_.type.index_bytes,
-                             .parts = parts == 1 ? 0 : parts,
-                             .count_bytes = message.size() - entries.size()});
-  leaving_.emplace(group_, to, step, message, parts);
+  return {message, list.size, flags, message.size() - entries.size()};
 }
 
 void ListExchange::refuse(std::uint32_t from, std::string_view why) const {
@@ -119,26 +127,36 @@ Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, s
   }
   List list;
   try {
-    const bool finite = (header.flags & Header::kNonFinite) == 0;
-    if (!finite && header.count != 0) {
-      throw Damaged(fmt::format("{} entries of a step that did not happen", header.count));
-    }
-    const bool unrounded = (header.flags & Header::kUnrounded) != 0;
-    if (unrounded && !plan_.codec->rounds()) {
-      throw Damaged("values marked as unrounded on a wire that never rounds");
-    }
-    const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
-    const ListHeader says{header.count, header.index_bytes, finite};
-    const std::size_t end = before_counts(header, received);
-    list = codec.decode(plan_.type, says, room.first(end), plan_.entries_of(ranks), plan_.d, *this);
-    read_counts(room.subspan(end, header.count_bytes), list);
-    list.finite = finite;
-    list.rounded = !unrounded;
+    const bool forwarded = (header.flags & Header::kForwarded) != 0;
+    list = forwarded ? read_selections(header, room.first(received), ranks)
+                     : read(header, room.first(received), ranks);
   } catch (const Damaged& damaged) {
     refuse(from, damaged.what());
   }
   Departure::acknowledge(group_, from, step, received);
   co_return list;
+}
+
+List ListExchange::read(const Header& header, std::span<std::byte> message, std::uint64_t ranks) {
+  const bool finite = (header.flags & Header::kNonFinite) == 0;
+  if (!finite && header.count != 0) {
+    throw Damaged(fmt::format("{} entries of a step that did not happen", header.count));
+  }
+  const bool unrounded = (header.flags & Header::kUnrounded) != 0;
+  if (unrounded && !plan_.codec->rounds()) {
+    throw Damaged("values marked as unrounded on a wire that never rounds");
+  }
+  const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
+  const ListHeader says{header.count, header.index_bytes, finite};
+  const std::span<std::byte> entries = message.first(before_counts(header, message.size()));
+  List list = codec.decode(plan_.type, says, entries, plan_.entries_of(ranks), plan_.d, *this);
+  read_counts(message.subspan(entries.size(), header.count_bytes), list);
+  list.finite = finite;
+  list.rounded = !unrounded;
+  if (plan_.forwards && finite && !unrounded) {
+    keep_selection(list, entries);
+  }
+  return list;
 }
 
 // The functions below copy their lists before they make another one: in a coroutine, g++ 12 writes
@@ -159,6 +177,7 @@ List ListExchange::unite(const List& one, const List& other) {
     close(sum, merged.kept, merged.finite);
   });
   add_up_counts(sum, left, right);
+  join_selections(sum, left, right);
   return sum;
 }
 

@@ -116,6 +116,33 @@ class ListExchange final : private Rooms {
   /// Decodes the counts of a list. Throws Damaged.
   void read_counts(std::span<const std::byte> code, List& list);
 
+  /// A list as bytes, with space for the header in front, and what the header says of them.
+  struct Coded {
+    std::span<std::byte> message;
+    std::uint64_t count = 0;
+    std::uint16_t flags = 0;
+    std::size_t count_bytes = 0;
+  };
+  [[nodiscard]] Coded code(const List& list);
+  /// Of a list whose selections are known: itself or these, whichever takes fewer bytes.
+  [[nodiscard]] Coded code_shortest(const List& list);
+  /// The list in a message of these bytes. Throws Damaged.
+  [[nodiscard]] List read(const collectives::Header& header, std::span<std::byte> message,
+                          std::uint64_t ranks);
+  /// The sum of the selections in a message of these bytes. Throws Damaged.
+  [[nodiscard]] List read_selections(const collectives::Header& header,
+                                     std::span<std::byte> message, std::uint64_t ranks);
+  /// The sum of the lists of consecutive ranks, in the tree's order. Overwrites `lists`.
+  [[nodiscard]] List sum_of(std::span<List> lists);
+  /// Makes a list the only one of its selections; message: its bytes behind those of a header.
+  void keep_selection(List& list, std::span<std::byte> message);
+  /// Makes the selections of two lists those of their sum, if they are known.
+  void join_selections(List& sum, const List& left, const List& right);
+  [[nodiscard]] std::span<CodedSelection> room_for_selections(std::size_t count) {
+    const std::size_t bytes = count * sizeof(CodedSelection);
+    return {reinterpret_cast<CodedSelection*>(room(bytes).data()), count};
+  }
+
   void post(std::uint32_t to, std::uint32_t step, const List& list);
   /// What `divide` keeps of a list; this rank is responsible for what it drops. divide: Merged
   /// operator()<Value, Index>(entries, memory to keep, memory to drop).

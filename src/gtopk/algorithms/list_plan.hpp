@@ -10,6 +10,17 @@
 
 namespace gtopk::sparse {
 
+/// What a selection adds to the message of a sum: how many entries and bytes it has, and its code,
+/// padded so that the next one is aligned.
+struct SelectionHeader {
+  std::uint64_t entries = 0;
+  std::uint64_t bytes = 0;
+};
+[[nodiscard]] constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
+[[nodiscard]] constexpr std::size_t bytes_of_selection(std::size_t code) {
+  return sizeof(SelectionHeader) + padded(code);
+}
+
 /// One exchange, as agreed by all ranks.
 struct ListPlan {
   EntryType type;
@@ -20,6 +31,8 @@ struct ListPlan {
   std::uint64_t leaf = 0;
   /// A node keeps the first k of its union (gTop-k), otherwise all of it (Top-k).
   bool reselects = true;
+  /// A sum is sent as the selections in it if that takes fewer bytes.
+  bool forwards = false;
   /// Lists count the ranks in each sum.
   bool counted = false;
   /// Set if each block has its own k, of which `k` is the sum.

@@ -174,6 +174,7 @@ ResolvedCall resolve(const SparseCall& call) {
     resolved.lists.blocks = Blocks(call.d, options.density, options.block);
   }
   resolved.lists.codec = &resolved.codec->codec;
+  resolved.lists.forwards = resolved.algorithm->forwards && resolved.codec->codec.rounds();
   return resolved;
 }
 

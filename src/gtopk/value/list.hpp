@@ -34,6 +34,13 @@ void visit_entry(EntryType type, F f) {
   }
 }
 
+/// A rank's selection as bytes.
+struct CodedSelection {
+  std::uint64_t entries = 0;
+  /// What a codec has written; memory for a header precedes it.
+  std::span<std::byte> code;
+};
+
 /// Indices ascending, each at most once. A view: the operation owns the memory.
 struct List {
   std::span<std::byte> memory;
@@ -41,6 +48,8 @@ struct List {
   std::byte* values = nullptr;
   /// For each entry, how many ranks' values are added up in it; null: one rank's.
   const std::uint32_t* counts = nullptr;
+  /// The selections of which it is the sum, in rank order, if it may be sent as these; else empty.
+  std::span<const CodedSelection> selections;
   std::size_t capacity = 0;
   std::size_t size = 0;
   /// False: a rank below met NaN or infinity, and the list has no entries.

@@ -120,6 +120,10 @@ TEST(ContributorsCounts, AreAllThatIsAddedOnEveryWire) {
   for (const std::uint32_t size : kSizes) {
     for (const char* const algorithm : {"topk", "exact"}) {
       for (const std::string& wire : reference::wires(algorithm)) {
+        const bool rounds = sparse::codec_registry().find(wire).codec.rounds();
+        if (rounds && algorithm == std::string("topk")) {
+          continue;  // counts may decide what is sent: forwarded_lists_test.cpp
+        }
         Problem problem = overlapping(size, 90, 200);
         problem.options.wire = wire;
         problem.options.algorithm = algorithm;

@@ -330,16 +330,14 @@ TEST(IndexBits, AreThoseOfTheEntropyFormula) {
   EXPECT_NEAR(bits_of_index(1'000, 1'000'000), 11.41, 0.01);
 }
 
-TEST(ExpectedBytes, OfACodecAreWithinThreePercentOfWhatRandomIndicesTake) {
-  constexpr std::uint64_t kD = 1 << 18;
-  constexpr std::uint64_t kN = kD / 64;
-  // Gaps as in a Poisson process: each index is present with probability 1/64.
+/// Gaps as in a Poisson process: each of d indices is present with probability 1/64.
+reference::Problem scattered(std::uint32_t ranks, const std::string& algorithm, std::uint64_t d) {
   reference::Random random(1);
-  reference::Problem problem = disjoint(2, "gtopk", kN, kD);
+  reference::Problem problem = disjoint(ranks, algorithm, d / 64, d);
   for (reference::Input& input : problem.ranks) {
-    input.gradient = reference::zeros(problem.type, kD);
-    for (std::uint64_t i = 0; i < kN;) {
-      const std::uint64_t at = random.below(kD);
+    input.gradient = reference::zeros(problem.type, d);
+    for (std::uint64_t i = 0; i < d / 64;) {
+      const std::uint64_t at = random.below(d);
       if (reference::load(problem.type, input.gradient, at) != 0) {
         continue;
       }
@@ -347,6 +345,13 @@ TEST(ExpectedBytes, OfACodecAreWithinThreePercentOfWhatRandomIndicesTake) {
       ++i;
     }
   }
+  return problem;
+}
+
+TEST(ExpectedBytes, OfACodecAreWithinThreePercentOfWhatRandomIndicesTake) {
+  constexpr std::uint64_t kD = 1 << 18;
+  constexpr std::uint64_t kN = kD / 64;
+  reference::Problem problem = scattered(2, "gtopk", kD);
   for (const char* wire : {"lossless", "bf16", "fp16", "int8"}) {
     problem.options.wire = wire;
     const Work work = predicted(problem);
@@ -355,6 +360,23 @@ TEST(ExpectedBytes, OfACodecAreWithinThreePercentOfWhatRandomIndicesTake) {
     const auto sent = static_cast<double>(ranks.group(0)->metrics.read().bytes_sent);
     EXPECT_NEAR(work.bytes(), sent, 0.03 * sent) << wire;
     EXPECT_EQ(work.coded, 2 * kN);
+  }
+}
+
+// In the second round a rank receives two lists; it adds them up, and to the sum of the first two.
+TEST(ExpectedBytes, OfSelectionsInPlaceOfSumsAreWithinThreePercent) {
+  constexpr std::uint64_t kD = 1 << 16;
+  constexpr std::uint64_t kN = kD / 64;
+  reference::Problem problem = scattered(4, "topk", kD);
+  for (const char* wire : {"bf16", "4bit", "2bit", "sign"}) {
+    problem.options.wire = wire;
+    const Work work = predicted(problem);
+    InprocRanks ranks(4);
+    EXPECT_EQ(support::differs_from_reference(ranks, problem), "");
+    const auto sent = static_cast<double>(ranks.group(0)->metrics.read().bytes_sent);
+    EXPECT_NEAR(work.bytes(), sent, 0.03 * sent) << wire;
+    EXPECT_EQ(work.coded, 4 * kN);
+    EXPECT_EQ(work.united, (2 + 2 + 4) * kN);
   }
 }
 
