@@ -11,9 +11,9 @@ import json
 import socket
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -31,6 +31,16 @@ from gtopk.core import _native
 from gtopk.core.backend import GtopkBackend
 
 TIMEOUT = timedelta(seconds=60)
+_NO_RANKS = "gtopk: the replicas' group has no ranks: call configure() first"
+
+
+class Configured(NamedTuple):
+    """What a configure() has given a replica."""
+
+    address: str
+    rank: int
+    size: int
+    store: Store
 
 
 class ReplicaGroup(ProcessGroup):
@@ -50,6 +60,7 @@ class ReplicaGroup(ProcessGroup):
         self._backend: GtopkBackend | None = None
         self._alone: GtopkBackend | None = None
         self._store: TCPStore | None = None
+        self._configured: Configured | None = None
         self._name = uuid.uuid4().hex
         self._aborted = 0
 
@@ -90,7 +101,32 @@ class ReplicaGroup(ProcessGroup):
             )
         self._configure(store_addr, rank, world_size, self._timeout)
 
+    @property
+    def timeout(self) -> timedelta:
+        """The timeout of meetings, and the default of operations."""
+        return self._timeout
+
+    def configured(self) -> Configured:
+        """Return what the last configure() gave, whatever narrow() has left of it."""
+        if self._configured is None:
+            raise DistBackendError(_NO_RANKS)
+        return self._configured
+
+    def narrow(self, ranks: Sequence[int], name: str) -> None:
+        """Continue with some of the ranks of the last configure(), in this order; collective.
+
+        Their numbers in the group are their places in `ranks`. Others keep the group that they
+        have. name: new each time. Raise as configure().
+        """
+        given = self.configured()
+        self._meet(f"{given.address}/{name}", ranks.index(given.rank), len(ranks), self._timeout)
+
     def _configure(self, address: str, rank: int, size: int, timeout: timedelta) -> None:
+        self._configured = None
+        store = self._meet(address, rank, size, timeout)
+        self._configured = Configured(address, rank, size, store)
+
+    def _meet(self, address: str, rank: int, size: int, timeout: timedelta) -> Store:
         with self._lock:
             aborted = self._aborted
         # Keep this process's engine, which would otherwise end between two groups and wait for the
@@ -111,7 +147,7 @@ class ReplicaGroup(ProcessGroup):
         with self._lock:
             if self._aborted == aborted:
                 self._group, self._backend = group, backend
-                return
+                return store
         backend.abort()
         raise DistBackendError("gtopk: abort() was called while the group was being configured")
 
@@ -185,6 +221,7 @@ class ReplicaGroup(ProcessGroup):
         """Leave the group; wait up to 2 s for operations in flight."""
         with self._lock:
             backend, self._backend, self._group = self._backend, None, None
+        self._configured = None
         alone, self._alone = self._alone, None
         for each in (backend, alone):
             if each is not None:
@@ -227,9 +264,7 @@ class ReplicaGroup(ProcessGroup):
     def _ranks(self) -> ProcessGroup:
         group = self._group
         if group is None:
-            raise DistBackendError(
-                "gtopk: the replicas' group has no ranks: call configure() first"
-            )
+            raise DistBackendError(_NO_RANKS)
         return group
 
     def _met(

@@ -72,7 +72,7 @@ class OuterOptimizer(torch.optim.Optimizer):
             that of the parameters. "cpu" saves GPU memory.
         overrides: replace the preset's values, see ``Overrides`` in gtopk.training.outer_presets:
             inner_steps, lr, momentum, nesterov, decay, error_decay, scale, subtract, transform, k,
-            density, algorithm, wire, mean, clip, sign, fragments, delay, mix, quorum.
+            density, algorithm, wire, mean, clip, sign, fragments, delay, mix, quorum, grace.
 
     Raises:
         ValueError: an argument is invalid or would have no effect; `inner` has parameters that are
@@ -113,7 +113,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         lines += [(f"'{name}' has", described(each)) for name, each in parameters.items()]
         members = None
         if has_ranks_that_change(group):
-            members = Members(group, lines, _others(module, parameters))
+            members = Members(group, lines, _others(module, parameters), self._settings)
         else:
             self._make_alike(lines)
         groups = {
@@ -263,6 +263,11 @@ class OuterOptimizer(torch.optim.Optimizer):
         """Compare settings, then give every replica the first one's parameters. Collective."""
         group, quorum = self._group, self._settings.quorum
         backend_of(group)
+        if self._settings.grace is not None:
+            raise ValueError(
+                f"gtopk: grace={self._settings.grace} needs a gtopk.ReplicaGroup: each exchange of "
+                "a process group of torch.distributed needs all of its ranks"
+            )
         if quorum > dist.get_world_size(group):
             raise ValueError(
                 f"gtopk: quorum={quorum} is more than the number of replicas, "

@@ -18,12 +18,14 @@ import torch.distributed as dist
 from gtopk.core.groups import meeting_place
 from gtopk.state.fingerprint import Line, check_alike
 from gtopk.training.outer_agreement import digest_of
+from gtopk.training.outer_roll import Roll, RollCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gtopk.core.backend import GtopkBackend
     from gtopk.core.replicas import ReplicaGroup
+    from gtopk.training.outer_presets import Settings
     from gtopk.training.outer_rounds import Rounds
 
 ALIKE = (
@@ -54,13 +56,20 @@ class Members:
     """This replica as a member of the group."""
 
     def __init__(
-        self, group: ReplicaGroup, lines: Sequence[Line], others: Sequence[torch.Tensor]
+        self,
+        group: ReplicaGroup,
+        lines: Sequence[Line],
+        others: Sequence[torch.Tensor],
+        settings: Settings,
     ) -> None:
         """lines: what must be alike on all members, see check_alike.
 
         others: parameters that are not exchanged and buffers, which one that joins takes over.
         """
         self._group = group
+        self._quorum, self._grace = settings.quorum, settings.grace
+        self._roll = None if self._grace is None else RollCall(group, self._grace)
+        self.late = False
         self._lines = lines
         self._others = others
         self.joined = False
@@ -70,7 +79,47 @@ class Members:
 
     def have_changed(self) -> bool:
         """Return whether members must meet. Raise DistBackendError if the group has no ranks."""
+        if self._roll is not None and self._met is None:
+            return True
         return self._group.current_backend() is not (self._met and self._met())
+
+    def are_called(self) -> bool:
+        """Return whether others wait for this replica, which has missed a round."""
+        return self.late and self._roll is not None and self._roll.is_called()
+
+    def assemble(self, rounds: Rounds) -> bool:
+        """Meet if members have changed. Return whether this replica takes part in what is due.
+
+        With a grace period it does not if it is too late, or too few have come. Collective.
+        """
+        changed = self.have_changed()
+        if self._roll is not None:
+            if changed:
+                rounds.take_back()
+            came = self._roll.answer(joined=self.joined, current=not changed)
+            self.late = came is None
+            changed = came is None or came.anew
+            if came is None or len(came.ranks) < self._quorum:
+                self.meet_again()
+                self._warn(rounds.number, came)
+                return False
+            if came.narrows:
+                self._group.narrow(came.ranks, f"roll-{came.number}")
+        if changed:
+            self.meet(rounds)
+        return True
+
+    def _warn(self, number: int, came: Roll | None) -> None:
+        what = (
+            "this replica is too late for a round: it continues from its own parameters, and takes "
+            "part again when the others begin their next round"
+        )
+        if came is not None:
+            what = (
+                f"only ranks {came.ranks} have come to round {number} within grace={self._grace} "
+                f"s, fewer than quorum={self._quorum}: the round is skipped"
+            )
+        warnings.warn(f"gtopk: {what}", stacklevel=8)
 
     def meet_again(self) -> None:
         """Meet ahead of the next exchange, even if the group is not configured before."""

@@ -74,7 +74,7 @@ class Overrides(TypedDict, total=False):
     quorum: int
     """The smallest number of participants with which a round is not skipped."""
     grace: float
-    """Not implemented."""
+    """Seconds that a round waits for replicas that are late, over a ReplicaGroup."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,7 @@ class Settings:
     delay: int = 0
     mix: float = 0.0
     quorum: int = 1
+    grace: float | None = None
 
     @property
     def selects(self) -> bool:
@@ -184,8 +185,6 @@ PRESETS: dict[str, Overrides] = {
         "mean": "contributors",
     },
 }
-# Overrides that are not implemented.
-_NEVER_YET = ("grace",)
 
 
 def settings_of(preset: str, overrides: Overrides) -> Settings:
@@ -220,11 +219,6 @@ def _names(names: Mapping[str, Any]) -> str:
 
 
 def _refuse_what_is_not_there(given: dict[str, Any]) -> None:
-    for name in _NEVER_YET:
-        if name in given:
-            raise NotImplementedError(
-                f"gtopk: {name}= is not implemented: all replicas take part in each round"
-            )
     if given.get("wire") == "statistical-2bit":
         raise NotImplementedError(
             "gtopk: wire='statistical-2bit' is not implemented: wire='2bit' loses less"
@@ -247,7 +241,7 @@ def _refuse_what_is_fixed(preset: str, given: dict[str, Any]) -> None:
         "demo": (
             given.keys()
             - selection
-            - {"error_decay", "subtract", "mean", "clip", "sign", "quorum"},
+            - {"error_decay", "subtract", "mean", "clip", "sign", "quorum", "grace"},
             "exchanges gradients in each step, and takes learning rate and weight decay from the "
             "inner optimizer",
         ),
@@ -281,7 +275,7 @@ def _check_values(values: dict[str, Any]) -> None:
     for name in ("lr", "scale", "subtract"):
         if name in values:
             values[name] = _number(values[name], name, above=True)
-    for name in ("decay", "error_decay"):
+    for name in ("decay", "error_decay", "grace"):
         if name in values:
             values[name] = _number(values[name], name)
     if values.get("error_decay", 0) > 1:

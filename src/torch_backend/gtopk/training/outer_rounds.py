@@ -34,7 +34,7 @@ class OuterStatistics(TypedDict):
     rounds: int
     """Exchanges that have ended, of all fragments."""
     skipped: int
-    """Those of them that left the shared parameters unchanged."""
+    """Those of them that left the shared parameters unchanged, or for which it was too late."""
     participants: int
     """Replicas that took part in the last exchange."""
     bytes_sent: int
@@ -74,6 +74,14 @@ class Membership(Protocol):
     """What rounds need from the members of a ReplicaGroup; see Members in outer_members."""
 
     joined: bool
+    late: bool
+    """Whether it has missed a round, as it was too late."""
+
+    def are_called(self) -> bool:
+        """Return whether others wait for one that is late."""
+
+    def assemble(self, rounds: Rounds) -> bool:
+        """Find out who takes part in what is due; return whether this replica does."""
 
     def have_changed(self) -> bool:
         """Return whether members must meet."""
@@ -175,7 +183,7 @@ class Rounds:
         turn = self._turns.get(self.step % self._settings.inner_steps)
         if turn is not None and turn not in self.waiting:
             self.waiting.append(turn)
-        if self.waiting or self._is_due(self.step):
+        if self.waiting or self._is_due(self.step) or (self.members and self.members.are_called()):
             self._exchange(finite)
 
     @torch.no_grad()
@@ -187,7 +195,8 @@ class Rounds:
         """Return whether the next step begins or ends an exchange."""
         step = self.step + 1
         has_turn = step % self._settings.inner_steps in self._turns
-        return has_turn or bool(self.waiting) or self._is_due(step) or not self.joined
+        late = not self.joined or (self.members is not None and self.members.late)
+        return has_turn or bool(self.waiting) or self._is_due(step) or late
 
     def resume(
         self, step: int, number: int, pending: Pending | None, waiting: Sequence[int]
@@ -214,10 +223,14 @@ class Rounds:
         """Use the result that is due; begin the exchanges that are waiting, one after the other."""
         began, members = time.monotonic(), self.members
         try:
-            if members is not None and members.have_changed():
-                members.meet(self)
-            if self._is_due(self.step):
+            changed = members is not None and members.have_changed()
+            if self._is_due(self.step) and not changed:
                 self._use()
+            begins = changed or (bool(self.waiting) and self.pending is None)
+            if members is not None and begins and not members.assemble(self):
+                self.waiting = []  # their turn has passed
+                self.statistics["rounds"] += 1
+                self.statistics["skipped"] += 1
             while self.waiting and self.pending is None:
                 self._begin(self.waiting[0], finite, joins)
                 del self.waiting[0]
