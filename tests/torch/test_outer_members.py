@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 from collections.abc import Callable
 
 import numpy as np
@@ -203,10 +204,6 @@ def check_one_that_is_not_alike_does_not_join(me: Rank) -> None:
             before["parameters"]["0.weight"], outer.state()["parameters"]["0.weight"]
         )
         assert outer.is_like_the_others()
-    with pytest.raises(NotImplementedError, match="save and load each rank's state_dict"):
-        gtopk.save(outer.optimizer, "nowhere")
-    with pytest.raises(NotImplementedError, match="save and load each rank's state_dict"):
-        gtopk.load(outer.optimizer, "nowhere")
     outer.group.shutdown()
 
 
@@ -227,6 +224,62 @@ def check_shared_parameters_that_differ_are_those_of_the_majority(me: Rank) -> N
         outer.step()
     assert outer.is_like_the_others()
     outer.group.shutdown()
+
+
+def errors_of(outer: Member) -> torch.Tensor:
+    errors = outer.optimizer.state_dict()["gtopk"]["error"]
+    return torch.cat([each.flatten() for each in errors.values()])
+
+
+def check_members_save_and_load_together(me: Rank) -> None:
+    """As many resume bit for bit; two add up errors of three; the third of two has none."""
+    me.store.set(f"folder of {me.rank}", tempfile.mkdtemp())
+    path = me.store.get("folder of 0").decode()
+    arguments = {"preset": "sparseloco", "fragments": 2}
+    whole = Member(me, **arguments)
+    whole.configure("save", 0, 1, 2)
+    with pytest.raises(RuntimeError, match=r"after a step\(\) that has ended an exchange"):
+        gtopk.save(whole.optimizer, path)
+    whole.join()
+    whole.steps(INNER + 1)
+    gtopk.save(whole.optimizer, path)
+    errors = [torch.empty_like(errors_of(whole)) for _ in range(3)]
+    dist.all_gather(errors, errors_of(whole), group=whole.group)
+
+    resumed = Member(me, network(7), **arguments)
+    resumed.configure("load", 0, 1, 2)
+    gtopk.load(resumed.optimizer, path)
+    resumed.at = whole.at
+    for each in (whole, resumed):
+        each.steps(INNER)
+    mine, its = whole.state(), resumed.state()
+    for kind, tensors in mine.items():
+        for name, tensor in tensors.items():
+            assert np.array_equal(its[kind][name], tensor), (kind, name)
+    resumed.group.shutdown()
+
+    if me.rank < 2:
+        two = Member(me, network(7), **arguments)
+        two.configure("load two", 0, 1)
+        gtopk.load(two.optimizer, path)
+        assert torch.equal(errors_of(two), errors[0] + errors[2] if me.rank == 0 else errors[1])
+        two.at = two.optimizer.steps
+        two.steps(INNER)
+        gtopk.save(two.optimizer, path)
+        two.group.shutdown()
+    dist.barrier(group=whole.group)
+    three = Member(me, network(7), **arguments)
+    three.configure("load three", 0, 1, 2)
+    gtopk.load(three.optimizer, path)
+    assert errors_of(three).any() == (me.rank < 2)
+    shared = three.optimizer.shared_parameters()
+    if me.rank == 2:
+        assert all(map(torch.equal, shared.values(), three.model.parameters()))
+    three.at = three.optimizer.steps
+    three.steps(INNER)
+    assert three.optimizer.stats()["participants"] == 3
+    for each in (three, whole):
+        each.group.shutdown()
 
 
 def check_what_members_tell_each_other_has_few_bytes(me: Rank) -> None:

@@ -60,6 +60,11 @@ def rank_in(group: dist.ProcessGroup | None) -> int:
     return group.rank() if has_ranks_that_change(group) else dist.get_rank(group)
 
 
+def number_in(group: dist.ProcessGroup | None) -> int:
+    """Return this rank's number as errors name it, see ranks_of()."""
+    return ranks_of(group)[rank_in(group)]
+
+
 def meeting_place(group: dist.ProcessGroup | None) -> torch.device:
     """Return the device for the group's tensors: the CPU, unless the group has no CPU backend."""
     if group is None:

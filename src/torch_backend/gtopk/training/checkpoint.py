@@ -55,8 +55,9 @@ def save(
     it on one rank of each replica, those of one group; on all ranks if they hold shards.
 
     Args:
-        state: the state, or an OuterOptimizer; its group must be a process group of
-            torch.distributed.
+        state: the state, or an OuterOptimizer. A SparseState's group must be a process group of
+            torch.distributed; the members of a ReplicaGroup must have ended an exchange since it
+            was configured.
         path: the folder, the same on all ranks; created if it does not exist.
         overwrite: False refuses a folder that holds a checkpoint.
 
@@ -65,13 +66,13 @@ def save(
         FileExistsError: the folder holds a checkpoint, and overwrite is False.
         FileNotFoundError: a rank does not see the files of another one, as they do not share a
             file system.
-        NotImplementedError: the state's group is a ReplicaGroup; save each state_dict() instead.
-        RuntimeError: a file could not be written, or another rank failed, whose error is named. In
-            both cases no rank has saved.
+        NotImplementedError: a SparseState's group is a ReplicaGroup; save each state_dict()
+            instead.
+        RuntimeError: a file could not be written, another rank failed, whose error is named, or
+            members of a ReplicaGroup may have other shared parameters. No rank has saved then.
     """
     path = os.fspath(path)
     if isinstance(state, OuterOptimizer):
-        _check_ranks(state.group)
         outer_checkpoint.save(state, path, overwrite=overwrite)
         return
     _check_group(state)
@@ -120,7 +121,6 @@ def load(
     """
     path = os.fspath(path)
     if isinstance(state, OuterOptimizer):
-        _check_ranks(state.group)
         outer_checkpoint.load(state, path)
         return IncompatibleKeys([], [])
     _check_group(state)
@@ -137,11 +137,7 @@ def _check_group(state: SparseState) -> None:
         raise TypeError(
             f"gtopk: the first argument must be a SparseState, given a {type(state).__name__}"
         )
-    _check_ranks(state.group)
-
-
-def _check_ranks(group: dist.ProcessGroup | None) -> None:
-    if has_ranks_that_change(group):
+    if has_ranks_that_change(state.group):
         raise NotImplementedError(
             "gtopk: a ReplicaGroup's ranks cannot have a common checkpoint, as torch's checkpoints "
             "need a process group of torch.distributed: save and load each rank's state_dict()"

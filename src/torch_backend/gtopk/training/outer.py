@@ -168,6 +168,16 @@ class OuterOptimizer(torch.optim.Optimizer):
         return self._rounds.pending is not None
 
     @property
+    def has_met(self) -> bool:
+        """Whether all members of the group are known to have the same shared parameters now.
+
+        False over a ReplicaGroup before the first exchange after a configure(), after one that
+        failed, and if this replica was late for the last one.
+        """
+        members = self._rounds.members
+        return members is None or (members.joined and not members.have_changed())
+
+    @property
     def exchanges_next(self) -> bool:
         """Whether the next step() begins or ends an exchange: the time to configure a ReplicaGroup.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from gtopk.core.groups import number_in, rank_in
 from gtopk.state.fingerprint import check_alike
 from gtopk.training import folders
 from gtopk.training.outer_shards import from_saved, to_save
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 _SHARED_FILE = "outer.pt"
 _SHARED = ("format", "settings", "steps", "rounds", "parameters", "velocity")
 _OWN = ("pending", "error")
-_NOT_SHARED = (*_OWN, "place")
+_MEMBER = ("joined", "waiting", "anchor")  # of a member of a ReplicaGroup
+_NOT_SHARED = (*_OWN, *_MEMBER, "place")
 _REPLICA = {"outer", "inner", "model"}
 
 
@@ -36,6 +38,7 @@ def save(outer: OuterOptimizer, path: str, *, overwrite: bool) -> None:
     """Write all replicas' states into the folder; collective. See gtopk.save."""
     votes = outer.replica.votes()
     votes.all_succeed(lambda: votes.check_path(path))
+    votes.all_succeed(lambda: _check_met(outer))
     _check_steps(outer)
     write = functools.partial(_write, outer, votes)
     save_version(path, votes, write, lambda _: False, overwrite=overwrite)
@@ -54,6 +57,15 @@ def is_in(folder: str) -> bool:
     return bool(_folders_in(folder))
 
 
+def _check_met(outer: OuterOptimizer) -> None:
+    """Raise RuntimeError if members of a ReplicaGroup may have other shared parameters."""
+    if not outer.has_met:
+        raise RuntimeError(
+            "gtopk: gtopk.save needs replicas that have the same shared parameters: call it after "
+            "a step() that has ended an exchange, before the group is configured again"
+        )
+
+
 def _check_steps(outer: OuterOptimizer) -> None:
     """Raise ValueError on every rank if the numbers of steps differ. Collective."""
     said = (
@@ -66,7 +78,7 @@ def _check_steps(outer: OuterOptimizer) -> None:
 
 
 def _write(outer: OuterOptimizer, votes: Votes, root: str) -> None:
-    replicas, rank = dist.get_world_size(outer.group), dist.get_rank(outer.group)
+    replicas, rank = dist.get_world_size(outer.group), rank_in(outer.group)
     shard = outer.replica.shard
     folder = folders.folder_of(root, shard)
 
@@ -77,7 +89,7 @@ def _write(outer: OuterOptimizer, votes: Votes, root: str) -> None:
         if rank == 0:
             shared = {key: each for key, each in all_of_it.items() if key not in _NOT_SHARED}
             _put({**shared, "replicas": replicas}, os.path.join(folder, _SHARED_FILE))
-        own = {key: all_of_it[key] for key in _OWN}
+        own = {key: all_of_it[key] for key in (*_OWN, *_MEMBER) if key in all_of_it}
         model.update(to_save(model, model))
         saved = {"outer": own, "inner": _each_state(outer, inner, to_save), "model": model}
         _put(saved, _file_of(folder, rank))
@@ -86,7 +98,7 @@ def _write(outer: OuterOptimizer, votes: Votes, root: str) -> None:
     every = [root]
     if shard is not None:
         every = [folders.folder_of(root, (i, shard[1])) for i in range(shard[1])]
-    votes.first_succeeds(lambda: _check_seen(every, replicas))
+    votes.first_succeeds(lambda: _check_seen(every, replicas, number_in(outer.group)))
 
 
 def _each_state(
@@ -112,11 +124,11 @@ def _file_of(root: str, rank: int) -> str:
     return os.path.join(root, f"replica-{rank}.pt")
 
 
-def _check_seen(every: Sequence[str], replicas: int) -> None:
+def _check_seen(every: Sequence[str], replicas: int, number: int) -> None:
     for path in (_file_of(folder, rank) for folder in every for rank in range(replicas)):
         if not os.path.exists(path):
             raise FileNotFoundError(
-                f"gtopk: rank {dist.get_rank()} does not see {path}, which another rank has "
+                f"gtopk: rank {number} does not see {path}, which another rank has "
                 "written: gtopk.save needs a file system that all ranks share. Without one, save "
                 "each rank's state_dict() and its model's"
             )
@@ -130,10 +142,12 @@ def _found(outer: OuterOptimizer, root: str) -> dict[str, Any]:
     root = _own_folder(outer, root)
     shared = _get(os.path.join(root, _SHARED_FILE), {*_SHARED, "replicas"})
     there, here = shared.pop("replicas"), dist.get_world_size(outer.group)
-    rank = dist.get_rank(outer.group)
+    rank = rank_in(outer.group)
     replica = _get(_file_of(root, rank % there), _REPLICA)
     if there != here:
-        replica["outer"] = _own_of_others(root, rank, there, here)
+        replica["outer"] |= _own_of_others(root, rank, there, here)
+    if rank >= there:
+        replica["outer"].pop("anchor", None)  # it starts with the shared parameters
     place = {"rank": rank, "ranks": here}
     inner = {**replica["inner"], "gtopk": {**shared, **replica["outer"], "place": place}}
     return {"inner": inner, "model": replica["model"], "joins": rank >= there}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from gtopk.core.groups import has_ranks_that_change
+from gtopk.core.groups import has_ranks_that_change, rank_in
 from gtopk.core.groups import ranks_of as ranks_in
 from gtopk.state.fingerprint import check_alike
 from gtopk.training.meshes import copies_of, groups_of, ranks_of, shard_of
@@ -79,7 +79,7 @@ class Replica:
 
     def votes(self) -> Votes:
         """Return the votes of all ranks of all replicas."""
-        first = dist.get_rank(self._group) == 0 and (self.shard is None or self.shard[0] == 0)
+        first = rank_in(self._group) == 0 and (self.shard is None or self.shard[0] == 0)
         return Votes([self._group, *self.groups], first=first)
 
     def compare(self, settings: Sequence[Line], parameters: Mapping[str, torch.Tensor]) -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from gtopk.core.groups import number_in
 from gtopk.state.fingerprint import check_alike, check_nobody_failed, gathered_texts
 from gtopk.training import folders
 
@@ -31,7 +32,7 @@ class Votes:
         failure = None
         for group in self._groups:
             said = (
-                f"save() got a different path on rank {dist.get_rank()} than on other ranks",
+                f"save() got a different path on rank {number_in(group)} than on other ranks",
                 "Give all ranks the same path, on a file system that they share",
             )
             try:
