@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -34,12 +35,25 @@ std::uint16_t peer_port(int descriptor) {
   return ntohs(peer.sin6_port);
 }
 
+/// As between ranks, so that a NAT does not forget the connection while nobody asks the store.
+void keep_alive(int descriptor) {
+  const auto set = [descriptor](int level, int option, int value) {
+    setsockopt(descriptor, level, option, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
 }  // namespace
 
 StoreConnection::StoreConnection(std::uint16_t port) : port_(port), sockets_(connections()) {}
 
 void StoreConnection::made() {
   std::vector<Socket> now = connections();
+  for (const Socket& each : now) {
+    keep_alive(each.descriptor);
+  }
   std::erase_if(now, [&](const Socket& each) { return std::ranges::count(sockets_, each) != 0; });
   sockets_ = std::move(now);
 }

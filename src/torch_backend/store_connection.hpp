@@ -15,6 +15,7 @@ class StoreConnection {
   /// Construct it before the client connects to that port.
   explicit StoreConnection(std::uint16_t port);
   /// Call it after the client has connected: the descriptor that is new since is its connection.
+  /// Makes it and the other connections to that port send keepalives, as torch does not.
   void made();
   /// Whether the server has closed it. False if it was not found.
   [[nodiscard]] bool closed() const;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "src/transport/base/keepalive.hpp"
 #include "src/transport/base/shortage.hpp"
 
 namespace gtopk::bootstrap {
@@ -99,6 +100,7 @@ int try_connect(const addrinfo& address, TimePoint deadline, Descriptor& made) {
   }
   const int on = 1;
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  transport::keep_alive(socket.get());
   made = std::move(socket);
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -127,6 +128,22 @@ bool takes_devices(DevicePointers said, bool known, std::string_view tls, bool s
   return known && (same_host ? names_one(kOnHost) : names_one(kBetweenHosts));
 }
 
+std::optional<std::chrono::seconds> seconds_of(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, double>, 6> kUnits = {
+      {{"", 1}, {"s", 1}, {"m", 60}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}};
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, text.data() + text.size());
+  const auto* const known =
+      std::ranges::find(kUnits, unit, &std::pair<std::string_view, double>::first);
+  // The kernel accepts at most 32,767 s.
+  const double seconds = known == kUnits.end() ? 0 : number * known->second;
+  if (error != std::errc{} || !std::isfinite(number) || !(seconds > 0)) {
+    return std::nullopt;
+  }
+  return std::chrono::seconds(static_cast<int>(std::clamp(seconds, 1.0, 32767.0)));
+}
+
 UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& program) {
   ucp_config_t* config = nullptr;
   throw_unless_ok(ucp_config_read("GTOPK", nullptr, &config), "reading UCX's configuration");
@@ -191,10 +208,31 @@ std::string UcxConfig::value(const std::string& key) const {
   return found == settings_.end() ? std::string() : found->value;
 }
 
-std::string UcxConfig::network_devices() const {
-  const char* const user = std::getenv("UCX_NET_DEVICES");
-  const std::string chosen = value("NET_DEVICES");
-  return chosen.empty() && user != nullptr ? std::string(user) : chosen;
+std::string UcxConfig::chosen(const std::string& key) const {
+  const char* const user = std::getenv(("UCX_" + key).c_str());
+  const std::string ours = value(key);
+  return ours.empty() && user != nullptr ? std::string(user) : ours;
+}
+
+std::string UcxConfig::network_devices() const { return chosen("NET_DEVICES"); }
+
+std::optional<Keepalive> UcxConfig::keepalive() const {
+  const std::string idle = chosen("TCP_KEEPIDLE");
+  const std::string interval = chosen("TCP_KEEPINTVL");
+  const std::string probes = chosen("TCP_KEEPCNT");
+  if (idle == "inf" || interval == "inf" || probes == "inf") {
+    return std::nullopt;
+  }
+  Keepalive keepalive;
+  keepalive.idle = seconds_of(idle).value_or(keepalive.idle);
+  keepalive.interval = seconds_of(interval).value_or(keepalive.interval);
+  int count = 0;
+  if (const auto [end, error] =
+          std::from_chars(probes.data(), probes.data() + probes.size(), count);
+      error == std::errc{} && count > 0) {
+    keepalive.probes = count;
+  }
+  return keepalive;
 }
 
 std::string UcxConfig::said_of_ports() const {

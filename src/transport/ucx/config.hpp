@@ -3,12 +3,16 @@
 
 #include <ucp/api/ucp.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "src/transport/base/keepalive.hpp"
 
 namespace gtopk::transport {
 
@@ -45,6 +49,10 @@ enum class DevicePointers : std::uint8_t {
 [[nodiscard]] bool takes_devices(DevicePointers said, bool known, std::string_view tls,
                                  bool same_host);
 
+/// A duration as UCX reads it ("10s", "1.5m", "500ms", "3"), down to whole seconds, but at least
+/// one; nullopt for anything else, such as "auto".
+[[nodiscard]] std::optional<std::chrono::seconds> seconds_of(std::string_view text);
+
 class UcxConfig {
  public:
   /// Reads the environment, then the program's settings and the defaults for what the environment
@@ -60,6 +68,8 @@ class UcxConfig {
   /// The ports at which UCX may accept connections, and their source: "GTOPK_PORTS=40000-40015";
   /// empty if they are not set.
   [[nodiscard]] std::string said_of_ports() const;
+  /// UCX's TCP_KEEPIDLE, TCP_KEEPINTVL and TCP_KEEPCNT; nullopt if one of them is "inf".
+  [[nodiscard]] std::optional<Keepalive> keepalive() const;
   /// The setting that decides which transports and devices there are: "UCX_TLS=tcp,self
   /// (GTOPK_UCX_TLS)".
   [[nodiscard]] std::string said_of_transports() const;
@@ -69,6 +79,8 @@ class UcxConfig {
     void operator()(ucp_config_t* config) const { ucp_config_release(config); }
   };
   void read_environment();
+  /// From whatever source; empty if it is not set.
+  [[nodiscard]] std::string chosen(const std::string& key) const;
   void choose(const std::string& key, const std::string& value, const char* source);
   void apply(const std::string& key, const std::string& value, const std::string& source);
 

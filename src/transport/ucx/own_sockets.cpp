@@ -170,7 +170,7 @@ std::vector<ino_t> listening_sockets() {
 }
 
 OwnSockets::OwnSockets(int event_descriptor, const std::vector<ino_t>& before,
-                       std::string_view address)
+                       std::string_view address, const std::optional<Keepalive>& keepalive)
     : event_descriptor_(event_descriptor) {
   close_on_exec(event_descriptor);
   visit_listeners([&](int descriptor, ino_t inode, const TcpAddress& tcp) {
@@ -180,6 +180,9 @@ OwnSockets::OwnSockets(int event_descriptor, const std::vector<ino_t>& before,
     if (std::find(before.begin(), before.end(), inode) == before.end() &&
         address.find(bytes) != std::string_view::npos) {
       close_on_exec(descriptor);
+      if (keepalive) {
+        keep_alive(descriptor, *keepalive);
+      }
       listeners_.push_back({.descriptor = descriptor, .inode = inode, .address = tcp});
     }
   });

@@ -1,4 +1,5 @@
-// Transport over UCX: keeps this process's children from inheriting UCX's sockets. A child that
+// Transport over UCX: makes UCX's sockets send keepalives, and keeps this process's children from
+// inheriting them. A child that
 // held one would keep the connection open after its parent's death, and the peers would not notice.
 // UCX opens them without close-on-exec and does not expose them, so they are found through its
 // epoll set. What the kernel knows of them can be read, too.
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "src/transport/base/clock.hpp"
+#include "src/transport/base/keepalive.hpp"
 #include "src/transport/ucx/tcp_address.hpp"
 
 namespace gtopk::transport {
@@ -27,8 +29,10 @@ class OwnSockets {
  public:
   /// Covers the sockets that worker polls through `event_descriptor`, and the listeners that its
   /// `address` names and that did not exist `before` it was made. A child forked while this exists
-  /// closes them.
-  OwnSockets(int event_descriptor, const std::vector<ino_t>& before, std::string_view address);
+  /// closes them. UCX requests keepalives for the connections that it makes, but not for those that
+  /// it accepts: these inherit `keepalive` from the listeners.
+  OwnSockets(int event_descriptor, const std::vector<ino_t>& before, std::string_view address,
+             const std::optional<Keepalive>& keepalive);
   OwnSockets(const OwnSockets&) = delete;
   OwnSockets& operator=(const OwnSockets&) = delete;
   OwnSockets(OwnSockets&&) = delete;

@@ -50,7 +50,7 @@ UcxTransport::UcxTransport(const UcxOptions& options)
       connections_(options.connections != 0 ? options.connections : connections_of_environment()),
       device_pointers_(device_pointers_of_environment()),
       context_(config_),
-      worker_(context_, config_.value("TLS"), config_.said_of_ports()),
+      worker_(context_, config_),
       self_{.identity = random_number(),
             .host = host_name(),
             .process = getpid(),

@@ -36,7 +36,8 @@ timespec to_timespec(Duration duration) {
 
 }  // namespace
 
-UcxWorker::UcxWorker(const UcxContext& context, std::string_view tls, std::string_view ports) {
+UcxWorker::UcxWorker(const UcxContext& context, const UcxConfig& config) {
+  const std::string ports = config.said_of_ports();
   const std::vector<ino_t> listened_before = listening_sockets();
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
@@ -50,7 +51,7 @@ UcxWorker::UcxWorker(const UcxContext& context, std::string_view tls, std::strin
                     "for each interface, and other processes hold them all; widen the range",
                     ports));
   }
-  const std::string no_room = status == UCS_OK ? "" : posix_shortage(tls);
+  const std::string no_room = status == UCS_OK ? "" : posix_shortage(config.value("TLS"));
   throw_unless_ok(status, no_room.empty() ? "ucp_worker_create"
                                           : fmt::format("ucp_worker_create: {}", no_room));
   worker_.reset(worker);
@@ -63,7 +64,7 @@ UcxWorker::UcxWorker(const UcxContext& context, std::string_view tls, std::strin
     throw Error(ErrorKind::kTransport,
                 fmt::format("eventfd: {}: {}", reason, descriptor_shortage(1)));
   }
-  sockets_.emplace(event_descriptor_, listened_before, address());
+  sockets_.emplace(event_descriptor_, listened_before, address(), config.keepalive());
 }
 
 UcxWorker::~UcxWorker() {

@@ -18,8 +18,7 @@ namespace gtopk::transport {
 
 class UcxWorker {
  public:
-  /// tls: UCX_TLS; ports: the source of UCX's port range. Both are for error texts.
-  UcxWorker(const UcxContext& context, std::string_view tls, std::string_view ports);
+  UcxWorker(const UcxContext& context, const UcxConfig& config);
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
   UcxWorker(UcxWorker&&) = delete;
