@@ -4,13 +4,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <string>
 #include <vector>
+
+#include <fmt/format.h>
 
 namespace gtopk::programs::info {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -25,7 +33,7 @@ Machine well() {
           .open_files = {1024, 1048576},
           .locked_memory = {UINT64_MAX, UINT64_MAX},
           .shared_memory = 1ULL << 30U,
-          .congestion_control = "cubic",
+          .tcp = {.congestion_control = "cubic"},
           .interfaces = {{.name = "lo", .up = true, .loopback = true, .addresses = {"127.0.0.1"}},
                          {.name = "eth0", .up = true, .addresses = {"10.0.0.1"}},
                          {.name = "eth1", .up = false, .addresses = {"10.0.1.1"}},
@@ -127,10 +135,54 @@ TEST(Advice, OnLimits) {
 
 TEST(Advice, OnCongestionControlAndVariablesThatNobodyReads) {
   Machine machine = well();
-  machine.congestion_control = "bbr";
+  machine.tcp.congestion_control = "bbr";
   machine.environment["GTOPK_LOGLEVEL"] = "info";
-  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("is bbr"),
-                                           HasSubstr("GTOPK_LOGLEVEL is set, and gtopk reads no")));
+  EXPECT_THAT(advice(machine),
+              ElementsAre(AllOf(HasSubstr("is bbr"), HasSubstr("Between sites it is the better")),
+                          HasSubstr("GTOPK_LOGLEVEL is set, and gtopk reads no")));
+}
+
+TEST(Advice, OnTunnelsWhosePacketsDoNotFitIntoThoseBelow) {
+  Machine machine = well();
+  machine.environment["UCX_NET_DEVICES"] = "wg0";
+  machine.interfaces[1].mtu = 1500;
+  machine.interfaces.push_back(
+      {.name = "wg0", .up = true, .mtu = 1420, .tunnel = "WireGuard", .addresses = {"10.88.0.1"}});
+  EXPECT_THAT(advice(machine), IsEmpty());
+  machine.interfaces.back().mtu = 1440;  // all that IPv4 leaves
+  EXPECT_THAT(advice(machine), IsEmpty());
+  machine.interfaces.back().mtu = 1441;
+  EXPECT_THAT(advice(machine), ElementsAre(AllOf(HasSubstr("wg0 is a tunnel (WireGuard)"),
+                                                 HasSubstr("an MTU of at most 1420"))));
+  machine.interfaces[1].mtu = 9000;
+  EXPECT_THAT(advice(machine), IsEmpty());
+}
+
+/// A folder like those of /sys/class/net.
+std::filesystem::path interface(const char* name, const std::map<std::string, std::string>& files) {
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / fmt::format("interfaces-{}", getpid()) / name;
+  std::filesystem::create_directories(folder);
+  for (const auto& [file, text] : files) {
+    std::ofstream(folder / file) << text << '\n';
+  }
+  return folder;
+}
+
+TEST(Tunnels, AreKnownByWhatTheKernelSaysOfThem) {
+  const std::string none = "INTERFACE=any0\nIFINDEX=3";
+  EXPECT_EQ(tunnel_of(interface("eth0", {{"type", "1"}, {"uevent", none}})), "");
+  EXPECT_EQ(tunnel_of(interface("lo", {{"type", "772"}, {"uevent", none}})), "");
+  EXPECT_EQ(tunnel_of(interface("site", {{"type", "65534"}, {"uevent", "DEVTYPE=wireguard"}})),
+            "WireGuard");
+  EXPECT_EQ(tunnel_of(interface("wg0", {{"type", "65534"}, {"tun_flags", "0x1001"}})), "WireGuard");
+  EXPECT_EQ(tunnel_of(interface("tailscale0", {{"tun_flags", "0x1001"}})), "Tailscale");
+  EXPECT_EQ(tunnel_of(interface("tun3", {{"tun_flags", "0x1001"}})), "TUN");
+  EXPECT_EQ(tunnel_of(interface("tap3", {{"tun_flags", "0x1002"}})), "TAP");
+  EXPECT_EQ(tunnel_of(interface("over", {{"type", "1"}, {"uevent", "DEVTYPE=vxlan"}})), "vxlan");
+  EXPECT_EQ(tunnel_of(interface("gre1", {{"type", "778"}, {"uevent", none}})), "IP in IP");
+  EXPECT_EQ(tunnel_of(interface("gone", {})), "");
+  std::filesystem::remove_all(interface("gone", {}).parent_path());
 }
 
 TEST(Advice, OnPortsThatAreNoRangeOrTooFew) {
@@ -144,6 +196,13 @@ TEST(Advice, OnPortsThatAreNoRangeOrTooFew) {
   EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("has 3 ports, and the 4 ranks")));
   machine.environment["GTOPK_PORTS"] = "40000";
   EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("has 1 port, and the 4 ranks")));
+  machine.environment["GTOPK_PORTS"] = "40000-40007";
+  machine.free_ports = 4;
+  EXPECT_THAT(advice(machine), IsEmpty());
+  machine.free_ports = 3;
+  EXPECT_THAT(advice(machine),
+              ElementsAre(HasSubstr("the ports of GTOPK_PORTS=40000-40007 only 3 are free now")));
+  machine.free_ports.reset();
   for (const char* const wrong : {"", "0-9", "9-1", "1-65536", "40000-", "a"}) {
     machine.environment["GTOPK_PORTS"] = wrong;
     EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("expected a range of TCP ports"))) << wrong;

@@ -117,6 +117,64 @@ TEST(Findings, NameLinksThatAreWorseThanTheOthers) {
   EXPECT_THAT(failures(job), IsEmpty());
 }
 
+/// A pair of hosts that far apart, in seconds of a round trip.
+Examined distant(double round_trip, const char* control, double rate = 1e6) {
+  Examined job = examined(2);
+  Tested& pair = between(job, 0, 1);
+  pair.latency = round_trip / 2;
+  pair.forth = pair.back = rate;
+  pair.from_end = {.interface = "eth0",
+                   .mtu = 1500,
+                   .congestion_control = control,
+                   .receive_buffer = 6U << 20U,
+                   .send_buffer = 4U << 20U};
+  pair.to_end = pair.from_end;
+  return job;
+}
+
+TEST(Findings, JudgeCongestionControlByTheRoundTrip) {
+  EXPECT_THAT(
+      findings(distant(50e-3, "cubic")),
+      ElementsAre(AllOf(HasSubstr("hosts 0 (m0) and 1 (m1): a round trip takes 50.0 ms"),
+                        HasSubstr("congestion control is cubic"), HasSubstr("congctl bbr"))));
+  EXPECT_THAT(findings(distant(50e-3, "bbr")), IsEmpty());
+  EXPECT_THAT(findings(distant(10e-3, "bbr")), IsEmpty());  // neither near nor far
+  EXPECT_THAT(findings(distant(10e-3, "cubic")), IsEmpty());
+  EXPECT_THAT(findings(distant(0.2e-3, "cubic")), IsEmpty());
+  EXPECT_THAT(findings(distant(0.2e-3, "bbr")),
+              ElementsAre(AllOf(HasSubstr("a round trip takes 0.20 ms"), HasSubstr("is bbr"))));
+  Examined job = distant(50e-3, "bbr");
+  between(job, 0, 1).to_end.congestion_control = "reno";
+  EXPECT_THAT(findings(job), ElementsAre(HasSubstr("congestion control is reno")));
+  between(job, 0, 1).error = "no answer";
+  EXPECT_THAT(findings(job), IsEmpty());
+}
+
+TEST(Findings, NameBuffersThatHoldNoMoreThanTheLinkHasInFlight) {
+  // 2 MiB of data in buffers of 4: a fifth below, and just there.
+  EXPECT_THAT(findings(distant(50e-3, "bbr", 33e6)), IsEmpty());
+  EXPECT_THAT(findings(distant(50e-3, "bbr", 34e6)),
+              ElementsAre(AllOf(HasSubstr("1.7 MB were in flight in a round trip of 50.0 ms"),
+                                HasSubstr("net.ipv4.tcp_rmem"))));
+  Examined job = distant(50e-3, "bbr", 34e6);
+  between(job, 0, 1).from_end.send_buffer = 16U << 20U;
+  between(job, 0, 1).back = 1e6;
+  EXPECT_THAT(findings(job), IsEmpty());
+  EXPECT_THAT(findings(distant(1e-3, "cubic", 10e9)), IsEmpty());  // near
+}
+
+TEST(Text, SaysWhatTcpUsesAtBothEnds) {
+  Examined job = distant(10e-3, "cubic");
+  const auto text = [&job] { return fmt::format("{}\n", fmt::join(text_of(job), "\n")); };
+  EXPECT_THAT(text(), HasSubstr("\n    0 - 1   tcp/eth0  MTU 1500, cubic\n"));
+  between(job, 0, 1).to_end.tunnel = "WireGuard";
+  between(job, 0, 1).to_end.mtu = 1420;
+  EXPECT_THAT(text(),
+              HasSubstr("\n    0 - 1   tcp/eth0  MTU 1500, cubic; the other end: WireGuard, "
+                        "MTU 1420, cubic\n"));
+  EXPECT_EQ(json_of(job)["rows"][0]["ends"][1]["mtu"], 1420);
+}
+
 TEST(Findings, AreAboutContainersThatShareLessThanTheyCould) {
   Examined job = examined(3);
   job.members[2].boot = job.members[0].boot;

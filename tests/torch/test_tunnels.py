@@ -21,6 +21,7 @@ from netlab import Lab  # noqa: E402
 pytestmark = pytest.mark.network
 
 ALLREDUCE = str(pathlib.Path(sys.executable).parent / "gtopk-allreduce")
+INFO = str(pathlib.Path(sys.executable).parent / "gtopk-info")
 PAYLOAD = 4 * 65_536  # bytes of the tensor
 
 # A host's sockets of wireguard-go are its own. The counters are read before the tunnel goes.
@@ -88,7 +89,14 @@ def test_two_hosts_exchange_through_wireguard_as_the_page_says(tmp_path: pathlib
             timeout=WATCHDOG,
             env={"UCX_NET_DEVICES": "wg0", "GTOPK_LOG_LEVEL": "info"},
         )
+        doctor = lab.run(
+            [*inside, INFO, "--doctor", "--rendezvous", "10.88.0.1:29500"],
+            timeout=WATCHDOG,
+            env={"UCX_NET_DEVICES": "wg0"},
+        )
     assert outcome.ok, outcome.report()
+    assert doctor.ok, doctor.report()
+    assert re.search(r"0 - 1   tcp/wg0  WireGuard, MTU 1420, \w+\n", doctor.ranks[0].output)
     assert "connects to host1" in outcome.ranks[0].output
     for rank in outcome.ranks:
         assert set(re.findall(r"connects to \S+ pid \d+ over (\S+)", rank.output)) == {"tcp/wg0"}

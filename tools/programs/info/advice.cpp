@@ -144,14 +144,33 @@ void about_limits(const Machine& machine, Sentences& said) {
 }
 
 void about_tcp(const Machine& machine, Sentences& said) {
-  if (machine.congestion_control == "bbr") {
+  if (machine.tcp.congestion_control == "bbr") {
     said.emplace_back(
-        "TCP's congestion control is bbr, under which single exchanges take up to twice as long: "
-        "sysctl net.ipv4.tcp_congestion_control=cubic");
+        "TCP's congestion control is bbr, under which single exchanges between near hosts take up "
+        "to twice as long: there, sysctl net.ipv4.tcp_congestion_control=cubic. Between sites it "
+        "is the better one: --doctor measures which links are long");
   }
 }
 
-/// Reports a range of ports with fewer of them than the host's ranks need.
+/// Reports tunnels whose packets do not fit into those of the network below.
+void about_tunnels(const Machine& machine, Sentences& said) {
+  constexpr std::uint32_t kHeaders = 60;  // WireGuard's least, over IPv4
+  constexpr std::uint32_t kUsual = 80;    // over IPv6
+  std::uint32_t below = 0;
+  for (const Interface& each : machine.interfaces) {
+    below = each.up && !each.loopback && each.tunnel.empty() ? std::max(below, each.mtu) : below;
+  }
+  for (const Interface& each : machine.interfaces) {
+    if (each.up && each.tunnel == "WireGuard" && below > kUsual && each.mtu + kHeaders > below) {
+      said.push_back(fmt::format(
+          "{} is a tunnel ({}) with an MTU of {}, whose packets do not fit into those of {} bytes "
+          "of the network below: set an MTU of at most {}",
+          each.name, each.tunnel, each.mtu, below, below - kUsual));
+    }
+  }
+}
+
+/// Reports a range of ports with fewer of them, or fewer free ones, than the host's ranks need.
 void about_ports(const Machine& machine, Sentences& said) {
   const auto found = machine.environment.find("GTOPK_PORTS");
   if (found == machine.environment.end()) {
@@ -167,6 +186,12 @@ void about_ports(const Machine& machine, Sentences& said) {
     said.push_back(fmt::format(
         "GTOPK_PORTS={} has {} port{}, and the {} ranks of this host need one each: widen it",
         found->second, ports->last - ports->first + 1, ports->last == ports->first ? "" : "s",
+        machine.place.local_size));
+  } else if (machine.free_ports && *machine.free_ports < machine.place.local_size) {
+    said.push_back(fmt::format(
+        "of the ports of GTOPK_PORTS={} only {} {} free now, and the {} ranks of this host need "
+        "one each: widen it, or end what holds the others (ss -tlnp)",
+        found->second, *machine.free_ports, *machine.free_ports == 1 ? "is" : "are",
         machine.place.local_size));
   }
 }
@@ -211,6 +236,7 @@ Sentences advice(const Machine& machine) {
   about_transports(machine, said);
   about_limits(machine, said);
   about_tcp(machine, said);
+  about_tunnels(machine, said);
   about_ports(machine, said);
   about_variables(machine, said);
   return said;

@@ -20,6 +20,7 @@
 #include "src/transport/bootstrap/prefix_store.hpp"
 #include "src/transport/ucx/host_identity.hpp"
 #include "tools/programs/info/findings.hpp"
+#include "tools/programs/info/link_end.hpp"
 #include "tools/programs/info/pairs.hpp"
 #include "tools/programs/pingpong/measure.hpp"
 #include "tools/programs/pingpong/wire.hpp"
@@ -77,6 +78,7 @@ struct Half {
   std::string transports{};
   double latency = 0;
   double bandwidth = 0;
+  LinkEnd end{};
   std::string error{};
 };
 
@@ -193,6 +195,7 @@ class Doctor {
           half.bandwidth = static_cast<double>(kLong) / seconds;
         }
       }
+      half.end = link_end_here(half.transports);
     } catch (const std::exception& error) {
       half.error = error.what();
     }
@@ -204,7 +207,7 @@ class Doctor {
   }
 
   void report(const Pair& pair, const Half& half) {
-    const json fields = {half.transports, half.latency, half.bandwidth, half.error};
+    const json fields = {half.transports, half.latency, half.bandwidth, half.end, half.error};
     store_->set(key_of(pair, rank()), fields.dump(-1, ' ', false, json::error_handler_t::replace));
   }
 
@@ -216,7 +219,7 @@ class Doctor {
       return std::nullopt;
     }
     const json fields = json::parse(*text);
-    return Half{fields.at(0), fields.at(1), fields.at(2), fields.at(3)};
+    return Half{fields.at(0), fields.at(1), fields.at(2), fields.at(3), fields.at(4)};
   }
 
   Tested collected(const Pair& pair, Clock::time_point until) {
@@ -247,6 +250,8 @@ class Doctor {
       tested.latency = lower->latency;
       tested.forth = lower->bandwidth;
       tested.back = upper->bandwidth;
+      tested.from_end = lower->end;
+      tested.to_end = upper->end;
     }
     return tested;
   }

@@ -91,6 +91,56 @@ void about_links(const Examined& job, Sentences& said) {
   }
 }
 
+/// Whether at most half of the buffers' memory, which is what they hold of data at worst, lies in
+/// flight at that rate: then they may be what limits it.
+bool limited_by_buffers(double bytes_per_second, double round_trip, const LinkEnd& sender,
+                        const LinkEnd& receiver) {
+  constexpr double kNear = 0.8;
+  const std::uint64_t held = std::min(sender.send_buffer, receiver.receive_buffer) / 2;
+  return held != 0 && bytes_per_second * round_trip >= kNear * static_cast<double>(held);
+}
+
+/// Reports connections whose TCP does not suit their length: docs/hosts.md has the measurements.
+void about_tcp(const Examined& job, Sentences& said) {
+  constexpr double kLong = 20e-3;  // seconds of a round trip
+  constexpr double kShort = 2e-3;
+  for (const Tested& each : job.pairs) {
+    const double round_trip = 2 * each.latency;
+    if (!each.error.empty() || each.from_end.interface.empty() || round_trip == 0) {
+      continue;
+    }
+    const std::string both = fmt::format("hosts {} and {}: ", name_of(job, each.pair.from_host),
+                                         name_of(job, each.pair.to_host));
+    const auto uses = [&](const char* control) {
+      return each.from_end.congestion_control == control ||
+             each.to_end.congestion_control == control;
+    };
+    if (round_trip >= kLong && (uses("cubic") || uses("reno"))) {
+      said.push_back(fmt::format(
+          "{}a round trip takes {:.1f} ms, and TCP's congestion control is {}: after a lost packet "
+          "one connection takes seconds to recover its rate. More connections help "
+          "(GTOPK_CONNECTIONS), or bbr on the route between them (ip route change ... congctl bbr)",
+          both, round_trip * 1e3, uses("cubic") ? "cubic" : "reno"));
+    }
+    if (round_trip <= kShort && uses("bbr")) {
+      said.push_back(fmt::format(
+          "{}a round trip takes {:.2f} ms, and TCP's congestion control is bbr, under which single "
+          "exchanges take up to twice as long there: sysctl "
+          "net.ipv4.tcp_congestion_control=cubic, or congctl cubic on that route",
+          both, round_trip * 1e3));
+    }
+    if (round_trip >= kLong &&
+        (limited_by_buffers(each.forth, round_trip, each.from_end, each.to_end) ||
+         limited_by_buffers(each.back, round_trip, each.to_end, each.from_end))) {
+      said.push_back(fmt::format(
+          "{}{:.1f} MB were in flight in a round trip of {:.1f} ms, about as much as TCP's buffers "
+          "hold: larger ones may carry more (the last number of net.ipv4.tcp_rmem and "
+          "net.ipv4.tcp_wmem, at least twice the link's rate times the round trip)",
+          both, std::max(each.forth, each.back) * round_trip * 1e-6, round_trip * 1e3));
+    }
+  }
+}
+
 /// Reports containers of one machine that do not share all that they could.
 void about_containers(const Examined& job, Sentences& said) {
   for (std::uint32_t a = 0; a < job.hosts.size(); ++a) {
@@ -161,6 +211,16 @@ void about_placement(const Examined& job, Sentences& said) {
   }
 }
 
+/// Empty unless the pair talks over TCP; the second end only where it differs.
+std::string ends_of(const Tested& pair) {
+  if (!pair.error.empty() || pair.from_end.interface.empty()) {
+    return {};
+  }
+  const std::string from = to_text(pair.from_end);
+  const std::string to = to_text(pair.to_end);
+  return fmt::format("  {}{}", from, from == to ? "" : "; the other end: " + to);
+}
+
 std::vector<std::string> matrix(const Examined& job, const Cells& cells, const char* title,
                                 const std::function<std::string(double)>& text) {
   std::string line = fmt::format("{:>13}", title);
@@ -223,6 +283,7 @@ std::vector<std::string> failures(const Examined& job) {
 std::vector<std::string> findings(const Examined& job) {
   Sentences said;
   about_links(job, said);
+  about_tcp(job, said);
   about_containers(job, said);
   about_placement(job, said);
   return said;
@@ -246,8 +307,8 @@ std::vector<std::string> text_of(const Examined& job) {
   lines.emplace_back();
   lines.emplace_back("transports");
   for (const Tested& each : job.pairs) {
-    lines.push_back(fmt::format("  {:>3} - {:<3} {}", each.pair.from_host, each.pair.to_host,
-                                each.error.empty() ? each.transports : "failed"));
+    lines.push_back(fmt::format("  {:>3} - {:<3} {}{}", each.pair.from_host, each.pair.to_host,
+                                each.error.empty() ? each.transports : "failed", ends_of(each)));
   }
   const auto list = [&](const char* title, const Sentences& sentences) {
     if (!sentences.empty()) {
@@ -275,6 +336,9 @@ nlohmann::json json_of(const Examined& job) {
       row.update({{"transports", each.transports},
                   {"latency_seconds", each.latency},
                   {"bytes_per_second", {each.forth, each.back}}});
+      if (!each.from_end.interface.empty()) {
+        row["ends"] = {each.from_end, each.to_end};
+      }
     } else {
       row["error"] = each.error;
     }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/programs/info/link_end.hpp"
 #include "tools/programs/info/pairs.hpp"
 
 namespace gtopk::programs::info {
@@ -27,6 +28,8 @@ struct Tested {
   double latency = 0;        ///< seconds, one way
   double forth = 0;          ///< bytes per second, from `from` to `to`
   double back = 0;
+  LinkEnd from_end{};  ///< of TCP
+  LinkEnd to_end{};
   std::string error{};  ///< empty: everything was measured
 };
 

@@ -44,6 +44,10 @@ std::string gibibytes(std::uint64_t bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30U));
 }
 
+std::string mebibytes(std::uint64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20U));
+}
+
 std::vector<std::string> layout_text(const Topology& machine) {
   std::vector<std::string> lines = {"topology: " + machine.source};
   for (const auto& each : machine.packages) {

@@ -13,6 +13,8 @@ namespace gtopk::programs::info {
 
 /// "23.5 GiB"
 [[nodiscard]] std::string gibibytes(std::uint64_t bytes);
+/// "4.0 MiB"
+[[nodiscard]] std::string mebibytes(std::uint64_t bytes);
 
 /// Lists beside each GPU the NICs nearest to it.
 [[nodiscard]] std::vector<std::string> layout_text(const topology::Topology& machine);

@@ -6,12 +6,14 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -22,6 +24,7 @@
 
 #include "src/transport/topology/job_place.hpp"
 #include "src/transport/topology/probe.hpp"
+#include "src/transport/ucx/port_range.hpp"
 
 namespace gtopk::programs::info {
 namespace {
@@ -76,6 +79,11 @@ std::string address_of(const sockaddr* address) {
                                                                                     : text.data();
 }
 
+/// 0 if there is no such file, or no number in it.
+std::uint64_t number_in(const fs::path& path, int base = 10) {
+  return std::strtoull(first_line(path).c_str(), nullptr, base);
+}
+
 std::optional<std::uint64_t> megabits_of(const std::string& interface) {
   const std::string text = first_line(fs::path("/sys/class/net") / interface / "speed");
   // The driver says -1, or nothing, if it does not know.
@@ -83,36 +91,6 @@ std::optional<std::uint64_t> megabits_of(const std::string& interface) {
     return std::nullopt;
   }
   return std::stoull(text);
-}
-
-std::vector<Interface> interfaces_here() {
-  std::vector<Interface> found;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) {
-    return found;
-  }
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    auto known = std::find_if(found.begin(), found.end(), [&](const Interface& interface) {
-      return interface.name == each->ifa_name;
-    });
-    if (known == found.end()) {
-      known = found.insert(
-          found.end(),
-          {.name = each->ifa_name,
-           .up = (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_RUNNING) != 0,
-           .loopback = (each->ifa_flags & IFF_LOOPBACK) != 0,
-           .card = fs::exists(fs::path("/sys/class/net") / each->ifa_name / "device"),
-           .megabits = megabits_of(each->ifa_name)});
-    }
-    if (each->ifa_addr == nullptr) {
-      continue;
-    }
-    if (std::string address = address_of(each->ifa_addr); !address.empty()) {
-      known->addresses.push_back(std::move(address));
-    }
-  }
-  return found;
 }
 
 std::map<std::string, std::string> environment_here() {
@@ -166,6 +144,47 @@ std::uint32_t allowed_cores() {
                                                      : 0;
 }
 
+/// Whether this process itself listens there.
+bool listens_here(std::uint16_t port) {
+  const auto descriptors = entries("/proc/self/fd");
+  return std::ranges::any_of(descriptors, [port](const std::string& each) {
+    const int descriptor = std::atoi(each.c_str());
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    sockaddr_in6 address{};  // an IPv4 address has its port at the same offset
+    socklen_t length = sizeof address;
+    return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 &&
+           listens != 0 &&
+           getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0 &&
+           ntohs(address.sin6_port) == port;
+  });
+}
+
+/// Whether UCX could accept connections there: as UCX does, by trying.
+bool is_free(std::uint16_t port) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  const bool free = bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  close(socket);
+  return free || listens_here(port);
+}
+
+std::optional<std::uint32_t> free_ports_of(const std::map<std::string, std::string>& environment) {
+  const auto found = environment.find("GTOPK_PORTS");
+  const auto ports =
+      found == environment.end() ? std::nullopt : transport::port_range(found->second);
+  if (!ports) {
+    return std::nullopt;
+  }
+  std::uint32_t free = 0;
+  for (std::uint32_t port = ports->first; port <= ports->last; ++port) {
+    free += is_free(static_cast<std::uint16_t>(port)) ? 1 : 0;
+  }
+  return free;
+}
+
 std::uint64_t room_in(const char* folder) {
   struct statvfs room {};
   return statvfs(folder, &room) == 0 ? std::uint64_t{room.f_blocks} * room.f_frsize : 0;
@@ -176,6 +195,73 @@ std::uint64_t configured(int what) {
 }
 
 }  // namespace
+
+std::string tunnel_of(const fs::path& folder) {
+  // The kernel names WireGuard, VXLAN and Geneve; ARPHRD_TUNNEL and its kin are plain IP in IP.
+  std::ifstream uevent(folder / "uevent");
+  for (std::string line; std::getline(uevent, line);) {
+    if (line == "DEVTYPE=wireguard") {
+      return "WireGuard";
+    }
+    if (line == "DEVTYPE=vxlan" || line == "DEVTYPE=geneve") {
+      return line.substr(line.find('=') + 1);
+    }
+  }
+  const std::string name = folder.filename();
+  if (fs::exists(folder / "tun_flags")) {  // a process stands behind it
+    constexpr std::uint64_t kTap = 0x2;
+    return name.starts_with("wg")                              ? "WireGuard"
+           : name.starts_with("tailscale")                     ? "Tailscale"
+           : (number_in(folder / "tun_flags", 16) & kTap) != 0 ? "TAP"
+                                                               : "TUN";
+  }
+  constexpr std::array<std::uint64_t, 5> kIpInIp = {768, 769, 776, 778, 823};
+  return std::ranges::count(kIpInIp, number_in(folder / "type")) != 0 ? "IP in IP" : "";
+}
+
+std::vector<Interface> interfaces_here() {
+  const fs::path interfaces = "/sys/class/net";
+  std::vector<Interface> found;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) {
+    return found;
+  }
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    auto known = std::find_if(found.begin(), found.end(), [&](const Interface& interface) {
+      return interface.name == each->ifa_name;
+    });
+    if (known == found.end()) {
+      known = found.insert(
+          found.end(),
+          {.name = each->ifa_name,
+           .up = (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_RUNNING) != 0,
+           .loopback = (each->ifa_flags & IFF_LOOPBACK) != 0,
+           .card = fs::exists(interfaces / each->ifa_name / "device"),
+           .mtu = static_cast<std::uint32_t>(number_in(interfaces / each->ifa_name / "mtu")),
+           .tunnel = tunnel_of(interfaces / each->ifa_name),
+           .megabits = megabits_of(each->ifa_name)});
+    }
+    if (each->ifa_addr == nullptr) {
+      continue;
+    }
+    if (std::string address = address_of(each->ifa_addr); !address.empty()) {
+      known->addresses.push_back(std::move(address));
+    }
+  }
+  return found;
+}
+
+Tcp tcp_here() {
+  const fs::path settings = "/proc/sys/net/ipv4";
+  const auto largest = [&](const char* name) {  // the last of three numbers
+    const std::string line = first_line(settings / name);
+    return std::strtoull(line.substr(line.find_last_of("\t ") + 1).c_str(), nullptr, 10);
+  };
+  return {.congestion_control = first_line(settings / "tcp_congestion_control"),
+          .receive_buffer = largest("tcp_rmem"),
+          .send_buffer = largest("tcp_wmem")};
+}
 
 Machine this_machine() {
   utsname kernel{};
@@ -188,7 +274,7 @@ Machine this_machine() {
                   .open_files = limit_of(RLIMIT_NOFILE),
                   .locked_memory = limit_of(RLIMIT_MEMLOCK),
                   .shared_memory = room_in("/dev/shm"),
-                  .congestion_control = first_line("/proc/sys/net/ipv4/tcp_congestion_control"),
+                  .tcp = tcp_here(),
                   .interfaces = interfaces_here(),
                   .rdma_devices = entries("/sys/class/infiniband"),
                   .gpus = entries("/proc/driver/nvidia/gpus"),
@@ -198,6 +284,7 @@ Machine this_machine() {
                   .topology = topology::probe_this_machine(),
                   .place = topology::job_place(topology::variable_here)};
   machine.ucx_has_rdma = !machine.ucx_libraries.empty() && has_rdma(machine.ucx_libraries.front());
+  machine.free_ports = free_ports_of(machine.environment);
   machine.plan = topology::plan(machine.topology, machine.place);
   return machine;
 }

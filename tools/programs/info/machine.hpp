@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -17,9 +18,18 @@ struct Interface {
   std::string name;
   bool up = false;  ///< and running: it has a carrier
   bool loopback = false;
-  bool card = false;                        ///< backed by a device
+  bool card = false;  ///< backed by a device
+  std::uint32_t mtu = 0;
+  std::string tunnel{};                     ///< "WireGuard", for example; empty: it is none
   std::vector<std::string> addresses{};     ///< IPv4, and IPv6 beyond link-local
   std::optional<std::uint64_t> megabits{};  ///< per second, if the driver knows
+};
+
+/// What the kernel's TCP does, unless a route or a socket says otherwise.
+struct Tcp {
+  std::string congestion_control;
+  std::uint64_t receive_buffer = 0;  ///< bytes, at most: net.ipv4.tcp_rmem
+  std::uint64_t send_buffer = 0;     ///< likewise: net.ipv4.tcp_wmem
 };
 
 struct Limit {
@@ -36,18 +46,24 @@ struct Machine {
   Limit open_files{};
   Limit locked_memory{};            ///< bytes
   std::uint64_t shared_memory = 0;  ///< bytes that /dev/shm can hold
-  std::string congestion_control;
+  Tcp tcp{};
   std::vector<Interface> interfaces{};
   std::vector<std::string> rdma_devices{};
   std::vector<std::string> gpus{};
   /// UCX_…, GTOPK_… and launchers' variables. For a secret, only that it is set.
   std::map<std::string, std::string> environment{};
-  std::vector<std::string> ucx_libraries{};  ///< paths of every libucp in this process
-  bool ucx_has_rdma = false;                 ///< libuct_ib lies beside the first of them
+  std::vector<std::string> ucx_libraries{};   ///< paths of every libucp in this process
+  bool ucx_has_rdma = false;                  ///< libuct_ib lies beside the first of them
+  std::optional<std::uint32_t> free_ports{};  ///< of GTOPK_PORTS; nullopt: it is no range
   topology::Topology topology{};
   topology::JobPlace place{};  ///< this rank's on its host
   topology::Plan plan{};       ///< that rank's
 };
+
+[[nodiscard]] std::vector<Interface> interfaces_here();
+[[nodiscard]] Tcp tcp_here();
+/// What kind of tunnel an interface is, by its folder in /sys/class/net; empty: none.
+[[nodiscard]] std::string tunnel_of(const std::filesystem::path& folder);
 
 /// Call it after UCX has been loaded.
 [[nodiscard]] Machine this_machine();

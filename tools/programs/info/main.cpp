@@ -52,8 +52,10 @@ std::string revision() {
 
 std::string line_of(const Interface& interface) {
   const std::string speed = interface.megabits ? fmt::format("{} Mbit/s", *interface.megabits) : "";
-  return fmt::format("  {:<16} {:<5} {:>14}  {}", interface.name, interface.up ? "up" : "down",
-                     interface.loopback ? "loopback" : speed, fmt::join(interface.addresses, ", "));
+  const std::string kind = interface.loopback ? "loopback" : interface.tunnel;
+  return fmt::format("  {:<16} {:<5} {:>14}  MTU {:<5}  {}", interface.name,
+                     interface.up ? "up" : "down", kind.empty() ? speed : kind, interface.mtu,
+                     fmt::join(interface.addresses, ", "));
 }
 
 /// What the process reports about itself.
@@ -78,7 +80,9 @@ std::vector<std::string> text_of(const Machine& machine, const Said& process,
       fmt::format("  open files       {}, at most {}", number(machine.open_files.soft),
                   number(machine.open_files.hard)),
       fmt::format("  locked memory    {} bytes", number(machine.locked_memory.hard)),
-      fmt::format("  TCP              {}", machine.congestion_control),
+      fmt::format("  TCP              {}, buffers of at most {} to receive, {} to send",
+                  machine.tcp.congestion_control, mebibytes(machine.tcp.receive_buffer),
+                  mebibytes(machine.tcp.send_buffer)),
       fmt::format("  RDMA devices     {}", listed(machine.rdma_devices)),
       fmt::format("  GPUs             {}", listed(machine.gpus)),
       "interfaces"};
@@ -121,6 +125,8 @@ nlohmann::json json_of(const Machine& machine, const Said& process,
         {{"name", each.name},
          {"up", each.up},
          {"loopback", each.loopback},
+         {"mtu", each.mtu},
+         {"tunnel", each.tunnel},
          {"megabits_per_second", each.megabits ? nlohmann::json(*each.megabits) : nlohmann::json()},
          {"addresses", each.addresses}});
   }
@@ -140,7 +146,9 @@ nlohmann::json json_of(const Machine& machine, const Said& process,
           {"shared_memory_bytes", machine.shared_memory},
           {"open_files", limit_json(machine.open_files)},
           {"locked_memory_bytes", limit_json(machine.locked_memory)},
-          {"congestion_control", machine.congestion_control},
+          {"congestion_control", machine.tcp.congestion_control},
+          {"tcp_receive_buffer_bytes", machine.tcp.receive_buffer},
+          {"tcp_send_buffer_bytes", machine.tcp.send_buffer},
           {"rdma_devices", machine.rdma_devices},
           {"gpus", machine.gpus},
           {"interfaces", std::move(interfaces)},
