@@ -3,7 +3,9 @@
 // an error within the operation's timeout plus 5 s, and the error names that rank.
 //
 // One round is ten failures, five over each network, side by side in groups of one job, and
-// different ones with every --gtest_repeat: tests/torch/test_random_failures.py runs 200.
+// different ones with every --gtest_repeat: tests/torch/test_random_failures.py runs 200. With the
+// variable GTOPK_TEST_HOSTS="ADDRESS PID..." the ranks enter the namespaces of these processes, the
+// hosts of a lab, and both networks are TCP between them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,10 +13,12 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -138,7 +142,10 @@ class Seat {
 
   void play() {
     SCOPED_TRACE(failure_.words());
-    keys_.set(fmt::format("pid/{}", rank_), std::to_string(getpid()));
+    std::array<char, 256> host{};
+    ASSERT_EQ(gethostname(host.data(), host.size() - 1), 0);
+    keys_.set(fmt::format("process/{}", rank_),
+              fmt::format("(host {}, pid {})", host.data(), getpid()));
     wait_for_all(*store_, "started", self_.size());
     if (rank_ == failure_.victim) {
       fail();
@@ -240,10 +247,8 @@ class Seat {
   // The others.
 
   void outlive() {
-    const std::string process = keys_.get(fmt::format("pid/{}", failure_.victim), kWatchdog);
-    std::array<char, 256> host{};
-    ASSERT_EQ(gethostname(host.data(), host.size() - 1), 0);
-    named_ = fmt::format("rank {} (host {}, pid {})", failure_.victim, host.data(), process);
+    named_ = fmt::format("rank {} {}", failure_.victim,
+                         keys_.get(fmt::format("process/{}", failure_.victim), kWatchdog));
     if (failure_.in_the_stream) {
       for (const Kind kind : failure_.before) {
         call(kind, kStreamTimeout);
@@ -339,6 +344,19 @@ class Seat {
   std::chrono::milliseconds latest_{};  ///< after an operation's time-out
 };
 
+/// Of GTOPK_TEST_HOSTS, if it is set.
+void place(ForkedRanks::Options& options) {
+  const char* const text = std::getenv("GTOPK_TEST_HOSTS");
+  if (text == nullptr) {
+    return;
+  }
+  std::istringstream words(text);
+  words >> options.address;
+  for (pid_t process = 0; words >> process;) {
+    options.hosts.push_back(process);
+  }
+}
+
 void run_job(const char* tls, std::uint64_t seed) {
   const std::vector<Failure> failures = drawn(seed);
   const auto of = [&](int seat) -> const Failure& {
@@ -349,11 +367,13 @@ void run_job(const char* tls, std::uint64_t seed) {
     return seat == of(seat).first_seat + static_cast<int>(of(seat).victim);
   };
   const int seats = failures.back().first_seat + static_cast<int>(failures.back().ranks);
-  ForkedRanks ranks(seats, [&](ForkedRank& self) { Seat(self, of(self.rank())).play(); },
-                    {.limit = std::chrono::seconds(kSanitized ? 240 : 120),
-                     .environment = {{"UCX_TLS", tls},
-                                     {"GTOPK_CONNECTIONS", std::to_string(1 + seed / 2 % 3)},
-                                     {"GTOPK_SEND_WINDOW", seed % 3 == 0 ? "0" : "16M"}}});
+  ForkedRanks::Options options{
+      .limit = std::chrono::seconds(kSanitized ? 240 : 120),
+      .environment = {{"UCX_TLS", tls},
+                      {"GTOPK_CONNECTIONS", std::to_string(1 + seed / 2 % 3)},
+                      {"GTOPK_SEND_WINDOW", seed % 3 == 0 ? "0" : "16M"}}};
+  place(options);
+  ForkedRanks ranks(seats, [&](ForkedRank& self) { Seat(self, of(self.rank())).play(); }, options);
   long latest = 0;
   for (int seat = 0; seat < seats; ++seat) {
     const bool dies = is_victim(seat) && of(seat).dies();
@@ -393,8 +413,10 @@ void run_job(const char* tls, std::uint64_t seed) {
 TEST(RandomFailures, AreToldInTimeToAllOthersWithTheRankThatFailed) {
   static std::uint64_t round = 0;  // of --gtest_repeat
   ++round;
-  for (const char* const tls : {kTcp, kSharedMemory}) {
-    const std::uint64_t seed = 2 * round + (tls == kTcp ? 0 : 1);
+  const bool hosts_apart = std::getenv("GTOPK_TEST_HOSTS") != nullptr;
+  for (const std::uint64_t number : {0U, 1U}) {
+    const char* const tls = number == 0 || hosts_apart ? kTcp : kSharedMemory;
+    const std::uint64_t seed = 2 * round + number;
     SCOPED_TRACE(fmt::format("seed {} over {}", seed, tls));
     run_job(tls, seed);
   }

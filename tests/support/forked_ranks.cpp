@@ -1,9 +1,11 @@
 #include "tests/support/forked_ranks.hpp"
 
 #include <execinfo.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -20,6 +22,7 @@
 #include <ostream>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 namespace gtopk::test {
 namespace {
@@ -78,6 +81,24 @@ extern "C" void print_stack(int /*signal*/) {
 
 }  // namespace
 
+namespace {
+
+void enter_namespaces_of(pid_t process) {
+  for (const auto& [name, kind] : {std::pair{"ipc", CLONE_NEWIPC},
+                                   {"uts", CLONE_NEWUTS},
+                                   {"net", CLONE_NEWNET},
+                                   {"mnt", CLONE_NEWNS}}) {
+    const bootstrap::Descriptor space(
+        open(fmt::format("/proc/{}/ns/{}", process, name).c_str(), O_RDONLY | O_CLOEXEC));
+    if (!space || setns(space.get(), kind) != 0) {
+      throw std::system_error(errno, std::generic_category(),
+                              fmt::format("entering process {}'s {} namespace", process, name));
+    }
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<KeyValueStore> ForkedRank::store() const {
   return std::make_unique<bootstrap::TcpStore>(rendezvous_, std::chrono::seconds(60));
 }
@@ -123,8 +144,8 @@ std::ostream& operator<<(std::ostream& out, const RankReport& report) {
 ForkedRanks::ForkedRanks(int size, const Body& body, const Options& options)
     : deadline_(steady_clock::now() + options.limit) {
   std::optional<bootstrap::RendezvousListener> listener(
-      bootstrap::Endpoint{.host = "127.0.0.1", .port = 0});
-  rendezvous_ = bootstrap::Endpoint{.host = "127.0.0.1", .port = listener->port()};
+      bootstrap::Endpoint{.host = options.address, .port = 0});
+  rendezvous_ = bootstrap::Endpoint{.host = options.address, .port = listener->port()};
   const pid_t parent = getpid();
   children_.reserve(static_cast<std::size_t>(size));
   std::fflush(nullptr);
@@ -177,6 +198,10 @@ void ForkedRanks::run_child(ForkedRank& rank, const Body& body, const Options& o
   listeners.Append(failures);
   std::string text;
   try {
+    if (!options.hosts.empty()) {
+      const auto number = static_cast<std::size_t>(rank.rank());
+      enter_namespaces_of(options.hosts[number % options.hosts.size()]);
+    }
     body(rank);
   } catch (const std::exception& error) {
     text = fmt::format("exception: {}\n", error.what());

@@ -90,6 +90,11 @@ class ForkedRanks {
     std::chrono::seconds limit{60};
     /// Environment variables set in each rank before its body, such as {"UCX_TLS", "tcp,self"}.
     std::map<std::string, std::string> environment{};
+    /// Of the ranks' store. An address of this process that all ranks reach.
+    std::string address = "127.0.0.1";
+    /// Processes whose namespaces (network, mounts, IPC, host name) the ranks enter, dealt in turn;
+    /// none: they stay in the parent's.
+    std::vector<pid_t> hosts{};
   };
 
   ForkedRanks(int size, const Body& body) : ForkedRanks(size, body, Options()) {}

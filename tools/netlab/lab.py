@@ -230,6 +230,10 @@ class Lab(Hosts):
     def enter(self, host: int) -> list[str]:
         return self._host(host).enter()
 
+    def holder(self, host: int) -> int:
+        """The process in the host's namespaces that lives as long as the lab."""
+        return self._host(host).process.pid
+
     def free_port(self, host: int) -> int:
         return int(self._host(host).run(sys.executable, "-c", _FREE_PORT))
 
