@@ -1,6 +1,6 @@
 """Room: examples/digits. Trainings of one net, each rank a host of its own, compared.
 
-Dense over gloo, dense over gtopk, gTop-k over gtopk: what each costs per step, sends and reaches.
+Dense over gloo, over gtopk and in 4 bits, and gTop-k: what each costs per step, sends and reaches.
 Started by tools/demo; with --outer, examples/outer/compare.py goes on. Knows the network lab and
 train.py's command line; must not know torch.
 """
@@ -32,6 +32,7 @@ class Run:
     name: str
     backend: str
     density: float = 0.0
+    wire: str | None = None
 
 
 def runs(density: float) -> list[Run]:
@@ -39,6 +40,7 @@ def runs(density: float) -> list[Run]:
     return [
         Run("dense over gloo", "gloo"),
         Run("dense over gtopk", "gtopk"),
+        Run("dense in 4 bits", "gtopk", wire="4bit"),
         Run(f"gTop-k at {density:g}", "gtopk", density),
     ]
 
@@ -53,6 +55,8 @@ def train(hosts: Hosts, run: Run, options: argparse.Namespace, *, fold: int = 0)
         *("--backend", run.backend, "--density", run.density, "--epochs", options.epochs),
         *("--fold", fold, "--seed", fold, "--name", run.name, "--records", records),
     ]
+    if run.wire:
+        command += ["--wire", run.wire]
     if isinstance(hosts, Lab):
         command += ["--interface", hosts.interface]
     print(f"demo: {run.name}: starting {hosts.hosts} ranks", flush=True)

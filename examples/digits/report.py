@@ -22,7 +22,7 @@ _COLUMNS = (
     ("cores", "busy"),
 )
 # Colour-blind safe (Okabe and Ito's palette), and told apart in grey by line style.
-_STYLES = (("#0072B2", "-"), ("#E69F00", "--"), ("#009E73", "-"))
+_STYLES = (("#0072B2", "-"), ("#E69F00", "--"), ("#CC79A7", "-."), ("#009E73", "-"))
 
 
 def table(results: dict[str, list[dict]]) -> str:

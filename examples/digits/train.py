@@ -49,6 +49,10 @@ def train(options: argparse.Namespace) -> dict:
         gtopk.attach(ddp, options.density, unit=UNIT_BYTES, warmup=warmup)
         last = ("", steps - sum(count for _, count in warmup))
         phases = [*((f"warm-up at {density}", count) for density, count in warmup), last]
+    elif options.wire:
+        import gtopk
+
+        gtopk.attach(ddp, algorithm="dense", wire=options.wire, unit=UNIT_BYTES)
 
     optimizer = torch.optim.SGD(
         ddp.parameters(), lr=options.lr, momentum=0.9, weight_decay=5e-4, nesterov=True
@@ -134,7 +138,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of one run."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--backend", default="gtopk", help="of init_process_group")
-    parser.add_argument("--density", type=float, default=0.0, help="0: dense, plain DDP")
+    parser.add_argument("--density", type=float, default=0.0, help="0: dense")
+    parser.add_argument("--wire", help="if dense, how every gradient is rounded, such as 4bit")
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.1)

@@ -160,6 +160,7 @@ def test_a_mean_more_than_a_point_lower_fails_the_claim_and_the_page_says_so():
 @pytest.mark.loopback
 def test_training_leaves_bitwise_equal_parameters_and_a_record_per_rank(tmp_path):
     command = [sys.executable, EXAMPLE / "train.py", "--backend", "gtopk", "--epochs", "1"]
+    command += ["--wire", "4bit"]
     with Loopback(2) as hosts:
         outcome = hosts.run([*command, "--records", tmp_path], timeout=WATCHDOG)
     assert outcome.ok, outcome.report()
