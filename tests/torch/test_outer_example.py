@@ -70,5 +70,5 @@ def test_replicas_that_end_with_other_parameters_are_an_error(tmp_path) -> None:
             return argparse.Namespace(ok=True)
 
     options = argparse.Namespace(output=tmp_path, steps=10, timeout=300)
-    with Apart(2) as hosts, pytest.raises(RuntimeError, match="dense DDP: shared .* differ"):
+    with Apart(2) as hosts, pytest.raises(RuntimeError, match=r"dense DDP: shared .* differ"):
         compare.train(hosts, "dense DDP", options)
