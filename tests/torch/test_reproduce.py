@@ -14,11 +14,13 @@ from reproduce_entries.bytes_sent import PARAMETERS, demo_megabytes, fewest_bits
 from reproduce_entries.codec_error import error, linear, statistical
 from reproduce_entries.command import main, parse
 from reproduce_entries.demo_ablation import largest, restored, transformed
+from reproduce_entries.dgc import Laddered
 from reproduce_entries.entry import Record
 from reproduce_entries.gtopk_model import MODELS, costs
 from reproduce_entries.outer_members import DISTURBED, UNDISTURBED, checks, exchanges
 from reproduce_entries.page import wrapped
 from reproduce_entries.table import ENTRIES
+from reproduce_entries.trainings import behind, best_rate
 from reproduce_entries.where_it_pays import Work, dense, sparse
 
 RESULTS = ROOT / "docs" / "results"
@@ -134,6 +136,32 @@ def test_replicas_that_differ_after_an_exchange_refute_the_entry(digest, hold):
         for part, each in ((UNDISTURBED, calm), (DISTURBED, result))
     ]
     assert [each.holds for each in checks(records)] == hold
+
+
+def trained(way: str, lr: float, *found: float) -> list[Record]:
+    """A record for each seed."""
+    return [
+        Record({"part": way, "lr": lr, "seed": seed}, {"score": score}, "", 0.0, "")
+        for seed, score in enumerate(found)
+    ]
+
+
+def test_ways_are_compared_at_their_best_rates_seed_by_seed():
+    dense = [*trained("dense", 0.1, 90, 92), *trained("dense", 0.2, 91, 90)]
+    assert best_rate(dense, "dense") == 0.1
+    chosen = [*trained("few", 0.1, 89.0), *trained("few", 0.2, 88, 92)]
+    assert best_rate(chosen, "few") == 0.2  # the other rate has one seed
+    assert behind([*dense, *chosen], "few") == [2, 0]
+
+
+def test_ladder_is_climbed_down():
+    exchange = Laddered(0.001, stage=2)
+    exchange.start(1, [torch.Size([1000])])
+    sent = []
+    for _ in range(10):
+        mean = exchange.mean(torch.rand(1, 1000), 1.0)
+        sent.append(int(mean.count_nonzero()))
+    assert sent == [250, 250, 63, 63, 16, 16, 4, 4, 1, 1]
 
 
 def test_prose_is_wrapped_and_tables_are_not():

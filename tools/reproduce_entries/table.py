@@ -5,6 +5,7 @@ from __future__ import annotations
 from reproduce_entries.bytes_sent import BYTES
 from reproduce_entries.codec_error import CODEC_ERROR
 from reproduce_entries.demo_ablation import DEMO_ABLATION
+from reproduce_entries.dgc import DGC_ENTRY
 from reproduce_entries.gtopk_model import GTOPK_MODEL
 from reproduce_entries.outer_loss import OUTER_LOSS
 from reproduce_entries.outer_members import OUTER_MEMBERS
@@ -20,6 +21,7 @@ ENTRIES = (
     GTOPK_MODEL,
     CODEC_ERROR,
     DEMO_ABLATION,
+    DGC_ENTRY,
     OUTER_LOSS,
     OUTER_MEMBERS,
     STREAMING_BANDWIDTH,
