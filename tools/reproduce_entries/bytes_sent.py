@@ -74,6 +74,12 @@ OUTERS: dict[str, Request] = {
 }
 
 
+# Square matrices of four replicas, whose sides are multiples of a tile's; and elements of a single
+# list, as a replica of so many parameters needs 2.7 GB.
+NETS = ((64, 27), (1024, 10))
+HUNDRED = 100 * 2**20
+INNER = 30  # steps between rounds
+
 # Parameters for each entry, and what is published of a parameter and round, in bits.
 SPARSE = (64, "0.219 (14 an entry), 0.313 (20)", "SparseLoCo, paper and code, as above")
 PRESETS = {
@@ -120,6 +126,14 @@ def cells(quick: bool) -> list[Cell]:
         {"part": "published", "kind": "arithmetic"},
         {"part": "lists", "kind": "measured", "ranks": 2, "lists": lists},
         {"part": "rounds", "kind": "measured", "ranks": 2, "outer": OUTERS},
+        *(
+            {"part": "four", "kind": "measured", "ranks": 4, "side": side, "matrices": matrices}
+            for side, matrices in (NETS if not quick else NETS[:1])
+        ),
+        *(
+            {"part": "four", "kind": "measured", "ranks": 4, "d": each}
+            for each in ([HUNDRED] if not quick else [])
+        ),
     ]
 
 
@@ -136,6 +150,14 @@ def run(cell: Cell) -> Result:
     if cell["part"] == "rounds":
         found = counted([{"outer": each} for each in cell["outer"].values()])
         return dict(zip(cell["outer"], found, strict=True))
+    if cell["part"] == "four":
+        if "d" in cell:
+            over = {"algorithm": "topk", "select": "block", "wire": "2bit", "density": 64 / TILE}
+            request: Request = {"list": over, "d": cell["d"]}
+        else:
+            net = {"side": cell["side"], "matrices": cell["matrices"], "rounds": 1}
+            request = {"outer": OUTERS["sparseloco"], **net}
+        return counted([request], cell["ranks"])[0]
     return {
         "demo": [
             {**row._asdict(), "formula": demo_megabytes(PARAMETERS[row.model], row.k)}
@@ -169,6 +191,11 @@ def bits_a_parameter(records: Records) -> dict[str, float]:
     return {name: 8 * each["bytes"] / each["elements"] for name, each in found.items()}
 
 
+def times_fewer(found: Result) -> float:
+    """Than the gradients of all steps of a round take, averaged by the algorithm dense."""
+    return float(INNER * 2 * 3 / 4 * 4 * found["elements"] / found["bytes"])
+
+
 def difference(row: dict[str, Any]) -> float:
     """Of DeMo's formula from what is published, in per cent."""
     return 100 * float(row["formula"] / row["megabytes"] - 1)
@@ -181,6 +208,7 @@ def checks(records: Records) -> list[Check]:
     fits = [each for each in off if abs(each) <= WITHIN]
     saved = [abs(dense / 400 / said - 1) <= WITHIN / 100 for _, dense, said in STREAMING_ROWS]
     usual = [row for row in found["rounds"] if row["peers"] != 20]  # the most there were
+    fewest = min(times_fewer(each) for _, each in results(records, "four"))
     misses = {row["reading"] for row in usual if max(row["up"], row["down"]) > row["seconds"]}
     return [
         Check(
@@ -197,6 +225,11 @@ def checks(records: Records) -> list[Check]:
         Check(
             preset < 14,
             f"with `sparseloco`, agreement and headers included, one takes {preset:.2f} bits.",
+        ),
+        Check(
+            fewest >= 2000,
+            f"each of four replicas of `sparseloco` sends at least {fewest:,.0f} times fewer bytes "
+            f"in a round than {INNER} dense steps take.",
         ),
         *(
             Check(
@@ -250,6 +283,18 @@ def fields(records: Records) -> dict[str, str]:
         ),
         "entries": table(("", "bits", "of it the value"), entries),
         "presets": table(("preset", "ours", "per entry", "published", "source"), rounds),
+        "four": table(
+            ("parameters", "bytes of a round", "bits per parameter", "times fewer than dense"),
+            [
+                (
+                    f"{each['elements']:,}{', lists alone' if 'd' in cell else ''}",
+                    f"{each['bytes']:,.0f}",
+                    f"{8 * each['bytes'] / each['elements']:.3f}",
+                    f"{times_fewer(each):,.0f}",
+                )
+                for cell, each in results(records, "four")
+            ],
+        ),
         "streaming": table(
             ("1e9 tokens", "data parallel", "published", "÷ 400", f"ours, ÷ {saved:.0f}"),
             streaming,

@@ -24,7 +24,8 @@ def counted(requests: Sequence[Request], ranks: int = 2) -> list[dict[str, Any]]
 
     {"list": arguments of sparse_all_reduce, "d": elements}: one call, of normally distributed
     values; with "alike" true, these plus some that all ranks share.
-    {"outer": arguments of OuterOptimizer}: one round, of normally distributed gradients.
+    {"outer": arguments of OuterOptimizer}: one round, of normally distributed gradients; with
+    "side" and "matrices", of so many square matrices. "rounds": over which the mean is taken.
     """
     with tempfile.TemporaryDirectory() as folder:
         into = pathlib.Path(folder) / "counted.json"
@@ -56,15 +57,15 @@ def _of_list(arguments: dict[str, Any], d: int, alike: bool) -> dict[str, Any]:
     return {"bytes": sent, "elements": d}
 
 
-def _of_round(arguments: dict[str, Any]) -> dict[str, Any]:
+def _of_round(arguments: dict[str, Any], side: int, matrices: int, rounds: int) -> dict[str, Any]:
     import gtopk
 
     draws = torch.Generator().manual_seed(dist.get_rank())
-    matrices = [torch.nn.Linear(SIDE, SIDE, bias=False) for _ in range(MATRICES)]
-    model = torch.nn.Sequential(*matrices)
+    layers = [torch.nn.Linear(side, side, bias=False) for _ in range(matrices)]
+    model = torch.nn.Sequential(*layers)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     outer = gtopk.OuterOptimizer(inner, model, **arguments)
-    steps, rounds, counts = arguments.get("inner_steps", 1), 4, []
+    steps, counts = arguments.get("inner_steps", 1), []
     for step in range(1, (1 + rounds) * steps + 2):
         for each in model.parameters():
             each.grad = torch.randn(each.shape, generator=draws)
@@ -72,7 +73,7 @@ def _of_round(arguments: dict[str, Any]) -> dict[str, Any]:
         # A step after a round's end, when no fragment is under way.
         if step in (steps + 1, (1 + rounds) * steps + 1):
             counts.append(outer.stats()["bytes_sent"])
-    return {"bytes": (counts[1] - counts[0]) / rounds, "elements": MATRICES * SIDE * SIDE}
+    return {"bytes": (counts[1] - counts[0]) / rounds, "elements": matrices * side * side}
 
 
 def main(requests: Sequence[Request], into: pathlib.Path) -> None:
@@ -82,7 +83,8 @@ def main(requests: Sequence[Request], into: pathlib.Path) -> None:
         if "list" in each:
             found.append(_of_list(each["list"], each["d"], each.get("alike", False)))
         else:
-            found.append(_of_round(each["outer"]))
+            net = each.get("side", SIDE), each.get("matrices", MATRICES)
+            found.append(_of_round(each["outer"], *net, each.get("rounds", 4)))
         sent = torch.tensor([found[-1]["bytes"]], dtype=torch.float64)
         dist.all_reduce(sent)
         found[-1]["bytes"] = sent.item() / dist.get_world_size()
