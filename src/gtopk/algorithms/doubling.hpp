@@ -19,7 +19,10 @@ engine::Task<List> doubling(Exchange& exchange, const collectives::Tree& tree, s
     const std::uint32_t step = collectives::Tree::round_step(round);
     engine::Task<List> swapping = exchange.swap(partner, {step, step}, mine, 2ULL << round);
     const List theirs = co_await swapping;
-    mine = exchange.merge(mine, theirs, tree.lowest_rank(rank, round));
+    const std::uint32_t lowest = tree.lowest_rank(rank, round);
+    // Lists may be forwarded, in the order of the ranks.
+    mine = tree.on_left(rank, round) ? exchange.merge(mine, theirs, lowest)
+                                     : exchange.merge(theirs, mine, lowest);
   }
   co_return mine;
 }
