@@ -37,7 +37,7 @@ using transport::inproc::Sent;
 constexpr sparse::EntryType kType{DataType::kFloat32, 4};
 
 /// Each rank has `shared` entries that all have, and `own` more, spread evenly.
-Problem overlapping(std::uint32_t size, std::uint64_t shared, std::uint64_t own) {
+Problem partly_shared(std::uint32_t size, std::uint64_t shared, std::uint64_t own) {
   Problem problem;
   problem.d = 16 * (shared + own * size);
   problem.options.k = shared + own;
@@ -86,9 +86,10 @@ struct Node {
 };
 
 /// The messages of `topk` on this wire, as docs/algorithms.md has them.
-class Expected {
+class MessagesOfTopk {
  public:
-  Expected(const Problem& problem, std::uint64_t shared) : problem_(problem), shared_(shared) {}
+  MessagesOfTopk(const Problem& problem, std::uint64_t shared)
+      : problem_(problem), shared_(shared) {}
 
   /// Bytes that each rank sends.
   std::vector<std::uint64_t> bytes() {
@@ -182,11 +183,11 @@ TEST_P(Forwarded, BytesOfEveryRankAreThoseOfThePage) {
   std::uint64_t selections = 0;
   for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 7U, 8U, 16U}) {
     for (const std::uint64_t shared : {0U, 150U, 300U}) {
-      Problem problem = overlapping(size, shared, 300 - shared);
+      Problem problem = partly_shared(size, shared, 300 - shared);
       problem.options.wire = wire;
       problem.options.op = ReduceOp::kAvg;
       problem.options.mean = mean;
-      Expected expected(problem, shared);
+      MessagesOfTopk expected(problem, shared);
       const std::vector<std::uint64_t> bytes = expected.bytes();
       InprocRanks ranks(size, uneven_network(size));
       ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << "P=" << size;
@@ -238,7 +239,7 @@ std::string refusal(const Problem& problem, std::size_t byte, std::uint64_t mess
 
 // The number of selections, and the entries and bytes of the first: whichever byte of them.
 TEST(ForwardedDamage, OfTheirSizesIsNoticed) {
-  Problem problem = overlapping(4, 0, 40);
+  Problem problem = partly_shared(4, 0, 40);
   problem.options.wire = "2bit";
   const std::uint64_t last = 7;  // of eight messages: a rank's second
   for (std::size_t byte = 0; byte < 8; ++byte) {
