@@ -77,7 +77,7 @@ class FramePool {
     std::uint32_t count = 0;
   };
   static constexpr std::size_t kGrain = 64;
-  static constexpr std::size_t kClasses = 64;  // up to 4 KiB
+  static constexpr std::size_t kClasses = 128;  // up to 8 KiB
   static std::size_t class_of(std::size_t bytes) { return (bytes - 1) / kGrain; }
   static FramePool& of_this_thread() {
     static thread_local FramePool pool;

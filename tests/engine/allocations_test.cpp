@@ -219,7 +219,8 @@ std::size_t handed_over(const std::string& algorithm, std::uint64_t d, std::uint
   if (sketches) {
     return (5 * d > kFew ? 3 : 0) + last;
   }
-  const bool sums_acc = algorithm.starts_with("dense") || algorithm == "true-topk" || algorithm == "sketch";
+  const bool sums_acc =
+      algorithm.starts_with("dense") || algorithm == "true-topk" || algorithm == "sketch";
   return (sums_acc ? 2 : 3) * last;
 }
 
