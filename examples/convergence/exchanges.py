@@ -207,7 +207,7 @@ class TopK(Exchange):
         return total, chosen.sum(0)
 
     def tree_bytes(self, lists: list[float], chosen: torch.Tensor) -> float:
-        """By recursive doubling: rounds of unions, or on a wire of selections if these are fewer."""
+        """By recursive doubling: rounds of unions, or of selections if a wire makes them fewer."""
         rounds = max(1, (self.ranks - 1).bit_length())
         value = 4.0 if self.wire is None else bytes_of(self.wire, 256) / 256
         own = total = list_bytes(lists[0], self.d, value)

@@ -24,7 +24,8 @@ struct Header {
   static constexpr std::uint16_t kOtherWay = 8;
   /// The sender first measures the cost of messages (path_costs.hpp).
   static constexpr std::uint16_t kMeasures = 16;
-  static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kForwarded | kOtherWay | kMeasures;
+  static constexpr std::uint16_t kFlags =
+      kNonFinite | kUnrounded | kForwarded | kOtherWay | kMeasures;
 
   std::uint32_t magic = 0x324b5447;  // "GTK2", little-endian
   std::uint16_t version = 2;
