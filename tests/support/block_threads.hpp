@@ -16,7 +16,9 @@ namespace gtopk::sparse::testing {
 /// takes several times as long.
 class Barrier {
  public:
-  explicit Barrier(unsigned threads) { pthread_barrier_init(&barrier_, nullptr, threads); }
+  explicit Barrier(unsigned threads = device::kThreads) {
+    pthread_barrier_init(&barrier_, nullptr, threads);
+  }
   ~Barrier() { pthread_barrier_destroy(&barrier_); }
   Barrier(const Barrier&) = delete;
   Barrier& operator=(const Barrier&) = delete;
@@ -29,11 +31,26 @@ class Barrier {
   pthread_barrier_t barrier_{};
 };
 
+/// What a block's threads meet at, as one of them sees it: one barrier and another in turn. To
+/// ThreadSanitizer a thread that leaves a barrier late has seen all that others did before they
+/// came to the same one again, so that with one alone it would miss races.
+class PhaseBarrier {
+ public:
+  using Barriers = std::array<Barrier, 2>;
+
+  explicit PhaseBarrier(Barriers& barriers) : barriers_(barriers) {}
+  void wait() { barriers_[round_++ % 2].wait(); }
+
+ private:
+  Barriers& barriers_;
+  unsigned round_ = 0;
+};
+
 /// The threads live as long as the object: starting them takes longer than most launches.
 class BlockThreads {
  public:
   static constexpr unsigned kBlocks = 2;
-  using Body = std::function<void(unsigned block, unsigned thread, Barrier& barrier)>;
+  using Body = std::function<void(unsigned block, unsigned thread, PhaseBarrier& barrier)>;
 
   BlockThreads() {
     for (unsigned block = 0; block < kBlocks; ++block) {
@@ -45,7 +62,7 @@ class BlockThreads {
   ~BlockThreads() {
     const Body none;
     body_ = &none;
-    all_.wait();
+    begin_.wait();
     for (std::thread& thread : threads_) {
       thread.join();
     }
@@ -59,21 +76,23 @@ class BlockThreads {
   /// other begins, which would then see all that it has written.
   void run(const Body& body) {
     body_ = &body;
-    all_.wait();
-    all_.wait();
+    begin_.wait();
+    end_.wait();
   }
 
  private:
   void serve(unsigned block, unsigned thread) {
-    for (all_.wait(); *body_; all_.wait()) {
-      (*body_)(block, thread, of_block_[block]);
-      all_.wait();
+    for (begin_.wait(); *body_; begin_.wait()) {
+      PhaseBarrier barrier(of_block_[block]);
+      (*body_)(block, thread, barrier);
+      end_.wait();
     }
   }
 
   const Body* body_ = nullptr;
-  Barrier all_{kBlocks * device::kThreads + 1};
-  std::array<Barrier, kBlocks> of_block_{Barrier(device::kThreads), Barrier(device::kThreads)};
+  Barrier begin_{kBlocks * device::kThreads + 1};
+  Barrier end_{kBlocks * device::kThreads + 1};
+  std::array<PhaseBarrier::Barriers, kBlocks> of_block_;
   std::vector<std::thread> threads_;
 };
 

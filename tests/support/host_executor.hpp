@@ -71,7 +71,7 @@ class BlockInTurn {
 /// A block as one of its threads sees it, which runs at the same time as the others.
 class BlockOfThreads {
  public:
-  BlockOfThreads(std::uint64_t number, std::uint64_t count, unsigned thread, Barrier& barrier)
+  BlockOfThreads(std::uint64_t number, std::uint64_t count, unsigned thread, PhaseBarrier& barrier)
       : number_(number), count_(count), thread_(thread), barrier_(barrier) {}
 
   [[nodiscard]] std::uint64_t number() const { return number_; }
@@ -107,10 +107,10 @@ class BlockOfThreads {
   std::uint64_t number_;
   std::uint64_t count_;
   unsigned thread_;
-  Barrier& barrier_;
+  PhaseBarrier& barrier_;
 };
 
-template <bool kAtOnce>
+template <bool AtOnce>
 class BasicHostExecutor {
  public:
   /// `wide`: the blocks of a launch that goes over everything.
@@ -137,7 +137,7 @@ class BasicHostExecutor {
     static_assert(sizeof(Shared) <= std::size_t{48} * 1024,
                   "the shared memory that any GPU gives a block");
     ++launches_;
-    if constexpr (kAtOnce) {
+    if constexpr (AtOnce) {
       run_two_at_a_time(blocks, numbers, kernel);
     } else {
       run_in_turn(blocks, numbers, kernel);
@@ -164,7 +164,7 @@ class BasicHostExecutor {
                          const Kernel& kernel) {
     constexpr unsigned kBlocks = BlockThreads::kBlocks;
     const auto shared = std::make_unique<std::array<typename Kernel::Shared, kBlocks>>();
-    const auto body = [&](unsigned at, unsigned thread, Barrier& barrier) {
+    const auto body = [&](unsigned at, unsigned thread, PhaseBarrier& barrier) {
       for (std::size_t i = at; i < numbers.size(); i += kBlocks) {
         if (thread == 0) {
           fill_with_garbage((*shared)[at]);
@@ -181,7 +181,7 @@ class BasicHostExecutor {
   std::mt19937_64 random_;
   std::uint64_t wide_;
   std::uint64_t launches_ = 0;
-  std::conditional_t<kAtOnce, BlockThreads, std::monostate> threads_;
+  std::conditional_t<AtOnce, BlockThreads, std::monostate> threads_;
 };
 
 using HostExecutor = BasicHostExecutor<false>;
