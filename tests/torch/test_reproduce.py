@@ -19,6 +19,7 @@ from reproduce_entries.entry import Record
 from reproduce_entries.gtopk_model import MODELS, costs
 from reproduce_entries.outer_members import DISTURBED, UNDISTURBED, checks, exchanges
 from reproduce_entries.page import wrapped
+from reproduce_entries.selection_cost import threshold
 from reproduce_entries.table import ENTRIES
 from reproduce_entries.trainings import behind, best_rate
 from reproduce_entries.where_it_pays import Work, dense, sparse
@@ -162,6 +163,13 @@ def test_ladder_is_climbed_down():
         mean = exchange.mean(torch.rand(1, 1000), 1.0)
         sent.append(int(mean.count_nonzero()))
     assert sent == [250, 250, 63, 63, 16, 16, 4, 4, 1, 1]
+
+
+def test_gaussian_threshold_fits_a_normal_vector_and_no_other():
+    u = torch.randn(100_000, generator=torch.Generator().manual_seed(2))
+    assert int((u.abs() > threshold(u, 1000)).sum()) == pytest.approx(1000, rel=0.1)
+    signs = torch.where(u > 0, 1.0, -1.0)
+    assert int((signs.abs() > threshold(signs, 1000)).sum()) in (0, 100_000)
 
 
 def test_prose_is_wrapped_and_tables_are_not():

@@ -9,6 +9,7 @@ from reproduce_entries.dgc import DGC_ENTRY
 from reproduce_entries.gtopk_model import GTOPK_MODEL
 from reproduce_entries.outer_loss import OUTER_LOSS
 from reproduce_entries.outer_members import OUTER_MEMBERS
+from reproduce_entries.selection_cost import SELECTION_COST
 from reproduce_entries.streaming_bandwidth import STREAMING_BANDWIDTH
 from reproduce_entries.theorem1 import THEOREM1
 from reproduce_entries.volume import VOLUME
@@ -18,6 +19,7 @@ ENTRIES = (
     BYTES,
     VOLUME,
     THEOREM1,
+    SELECTION_COST,
     GTOPK_MODEL,
     CODEC_ERROR,
     DEMO_ABLATION,

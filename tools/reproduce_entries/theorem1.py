@@ -47,7 +47,7 @@ def quantile_count(u: torch.Tensor, k: int) -> int:
 
 
 @functools.cache
-def _alone() -> None:
+def alone() -> None:
     """This process becomes a group of one rank of the library."""
     import torch.distributed as dist
 
@@ -60,7 +60,7 @@ def selected(u: torch.Tensor, k: int) -> int:
     """How many the library's selector `gaussian` selects."""
     import gtopk
 
-    _alone()
+    alone()
     result = u.clone()
     gtopk.sparse_all_reduce(result, k=k, algorithm="topk", select="gaussian")
     return int(result.count_nonzero())
