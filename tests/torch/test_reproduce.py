@@ -12,7 +12,7 @@ import torch
 from arrows import ROOT
 from reproduce_entries.bytes_sent import PARAMETERS, demo_megabytes, fewest_bits, link_seconds
 from reproduce_entries.codec_error import error, linear, statistical
-from reproduce_entries.command import main, parse
+from reproduce_entries.command import main, parse, records_of
 from reproduce_entries.demo_ablation import largest, restored, transformed
 from reproduce_entries.dgc import Laddered
 from reproduce_entries.entry import Record
@@ -20,8 +20,9 @@ from reproduce_entries.gtopk_model import MODELS, costs
 from reproduce_entries.outer_members import DISTURBED, UNDISTURBED, checks, exchanges
 from reproduce_entries.page import wrapped
 from reproduce_entries.selection_cost import threshold
+from reproduce_entries.sketched_sgd import BEST, WAYS
 from reproduce_entries.table import ENTRIES
-from reproduce_entries.trainings import behind, best_rate
+from reproduce_entries.trainings import behind, best_rate, scores
 from reproduce_entries.where_it_pays import Work, dense, sparse
 
 RESULTS = ROOT / "docs" / "results"
@@ -153,6 +154,15 @@ def test_ways_are_compared_at_their_best_rates_seed_by_seed():
     chosen = [*trained("few", 0.1, 89.0), *trained("few", 0.2, 88, 92)]
     assert best_rate(chosen, "few") == 0.2  # the other rate has one seed
     assert behind([*dense, *chosen], "few") == [2, 0]
+
+
+def test_chosen_rates_are_the_first_seeds_best():
+    (entry,) = (each for each in ENTRIES if each.name == "sketched-sgd")
+    records = records_of(entry, RESULTS, entry.cells(False))
+    for way in WAYS:
+        first = {lr: seeds[0] for lr, seeds in scores(records, way).items()}
+        assert len(first) >= 3
+        assert first[BEST[way]] == max(first.values())
 
 
 def test_ladder_is_climbed_down():

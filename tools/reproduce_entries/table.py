@@ -10,6 +10,7 @@ from reproduce_entries.gtopk_model import GTOPK_MODEL
 from reproduce_entries.outer_loss import OUTER_LOSS
 from reproduce_entries.outer_members import OUTER_MEMBERS
 from reproduce_entries.selection_cost import SELECTION_COST
+from reproduce_entries.sketched_sgd import SKETCHED_SGD
 from reproduce_entries.streaming_bandwidth import STREAMING_BANDWIDTH
 from reproduce_entries.theorem1 import THEOREM1
 from reproduce_entries.volume import VOLUME
@@ -23,6 +24,7 @@ ENTRIES = (
     GTOPK_MODEL,
     CODEC_ERROR,
     DEMO_ABLATION,
+    SKETCHED_SGD,
     DGC_ENTRY,
     OUTER_LOSS,
     OUTER_MEMBERS,
