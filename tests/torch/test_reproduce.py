@@ -18,6 +18,7 @@ from reproduce_entries.dgc import Laddered
 from reproduce_entries.entry import Record
 from reproduce_entries.gtopk_model import MODELS, costs
 from reproduce_entries.outer_members import DISTURBED, UNDISTURBED, checks, exchanges
+from reproduce_entries.lags_sgd import LAYERS, ONE, Layers, adaptive_counts, even_counts, parsed
 from reproduce_entries.page import wrapped
 from reproduce_entries.selection_cost import threshold
 from reproduce_entries.sketched_sgd import BEST, WAYS
@@ -27,6 +28,7 @@ from reproduce_entries.where_it_pays import Work, dense, sparse
 
 RESULTS = ROOT / "docs" / "results"
 WATCHDOG = 600
+PACED = {"layer-wise": "0.85, 0.8", "adaptive": "0.74, 0.7"}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
@@ -165,6 +167,27 @@ def test_chosen_rates_are_the_first_seeds_best():
         assert first[BEST[way]] == max(first.values())
 
 
+def test_layers_have_as_many_entries_in_all():
+    sizes = [1280, 32768, 256, 16384]
+    adaptive = adaptive_counts(sizes, 0.01)
+    assert all(0.002 < k / size < 0.05 for k, size in zip(adaptive, sizes, strict=True))
+    assert adaptive[0] / sizes[0] > 3 * adaptive[-1] / sizes[-1]  # the last hides behind nothing
+    assert sum(even_counts(sizes, sum(adaptive))) == sum(adaptive)
+
+
+def test_delta_is_what_is_left_over_what_random_k_leaves():
+    one = Layers(ONE, density=1.0)  # a quarter of it, as nothing follows
+    one.start(2, [torch.Size([4])])
+    assert one.counts == [1]
+    one.mean(torch.tensor([[3.0, 1, 0, 0], [-3.0, 1, 0, 0]]), 1.0)
+    assert one.deltas() == [pytest.approx(4 / 3)]  # the selections cancel, and nothing else is sent
+    one.mean(torch.tensor([[0.0, 9, 0, 0], [0.0, 9, 0, 0]]), 1.0)
+    assert one.deltas() == [0]
+    layers = Layers(LAYERS, "gtopk", 0.5)
+    layers.start(2, [torch.Size([4]), torch.Size([6])])
+    assert len(layers.parts) == 2
+
+
 def test_ladder_is_climbed_down():
     exchange = Laddered(0.001, stage=2)
     exchange.start(1, [torch.Size([1000])])
@@ -173,6 +196,16 @@ def test_ladder_is_climbed_down():
         mean = exchange.mean(torch.rand(1, 1000), 1.0)
         sent.append(int(mean.count_nonzero()))
     assert sent == [250, 250, 63, 63, 16, 16, 4, 4, 1, 1]
+
+
+def test_benchmark_of_paced_layers_is_read():
+    rows = ("no_sync 158.00 1", "model 251.00 1", "layer-wise 210.00 1", "adaptive 184.00 1")
+    ratios = [f"# {n} over model, turn by turn: median {r} to 0.95" for n, r in PACED.items()]
+    said = "\n".join((*rows, *ratios, "# of rank 0, medians", "model 9.0", "# cores busy 85%"))
+    found = parsed(said)
+    assert list(found["ms"].values()) == [158, 251, 210, 184]
+    assert found["over_one"] == {"layer-wise": [0.85, 0.8, 0.95], "adaptive": [0.74, 0.7, 0.95]}
+    assert found["busy"] == 0.85
 
 
 def test_gaussian_threshold_fits_a_normal_vector_and_no_other():

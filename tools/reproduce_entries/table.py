@@ -7,6 +7,7 @@ from reproduce_entries.codec_error import CODEC_ERROR
 from reproduce_entries.demo_ablation import DEMO_ABLATION
 from reproduce_entries.dgc import DGC_ENTRY
 from reproduce_entries.gtopk_model import GTOPK_MODEL
+from reproduce_entries.lags_sgd import LAGS_SGD
 from reproduce_entries.outer_loss import OUTER_LOSS
 from reproduce_entries.outer_members import OUTER_MEMBERS
 from reproduce_entries.selection_cost import SELECTION_COST
@@ -26,6 +27,7 @@ ENTRIES = (
     DEMO_ABLATION,
     SKETCHED_SGD,
     DGC_ENTRY,
+    LAGS_SGD,
     OUTER_LOSS,
     OUTER_MEMBERS,
     STREAMING_BANDWIDTH,
