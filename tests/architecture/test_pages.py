@@ -46,11 +46,16 @@ def links(page: str) -> list[str]:
     return [each for each in inline + defined if not re.match(r"[a-z]+://", each)]
 
 
+# Links of these lead from the pages that are made of them.
+TEMPLATES = ROOT / "tools" / "reproduce_entries" / "pages"
+
+
 def dead(page: pathlib.Path) -> list[str]:
     wrong = []
+    folder = ROOT / "docs" / "results" if page.parent == TEMPLATES else page.parent
     for link in links(page.read_text(encoding="utf-8")):
         place, _, anchor = link.partition("#")
-        target = (page.parent / place) if place else page
+        target = (folder / place) if place else page
         there = target.exists()
         if there and anchor:
             there = anchor in anchors(target.read_text(encoding="utf-8"))

@@ -17,8 +17,8 @@ from reproduce_entries.demo_ablation import largest, restored, transformed
 from reproduce_entries.dgc import Laddered
 from reproduce_entries.entry import Record
 from reproduce_entries.gtopk_model import MODELS, costs
-from reproduce_entries.outer_members import DISTURBED, UNDISTURBED, checks, exchanges
 from reproduce_entries.lags_sgd import LAYERS, ONE, Layers, adaptive_counts, even_counts, parsed
+from reproduce_entries.outer_members import DISTURBED, UNDISTURBED, checks, exchanges
 from reproduce_entries.page import wrapped
 from reproduce_entries.selection_cost import threshold
 from reproduce_entries.sketched_sgd import BEST, WAYS
