@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import matplotlib
 import pytest
@@ -19,6 +20,7 @@ from reproduce_entries.entry import Record
 from reproduce_entries.gtopk_model import MODELS, costs
 from reproduce_entries.lags_sgd import LAYERS, ONE, Layers, adaptive_counts, even_counts, parsed
 from reproduce_entries.outer_members import DISTURBED, UNDISTURBED, checks, exchanges
+from reproduce_entries.outer_utilisation import by_link, of_whole_rounds, share
 from reproduce_entries.page import wrapped
 from reproduce_entries.selection_cost import threshold
 from reproduce_entries.sketched_sgd import BEST, WAYS
@@ -29,6 +31,7 @@ from reproduce_entries.where_it_pays import Work, dense, sparse
 RESULTS = ROOT / "docs" / "results"
 WATCHDOG = 600
 PACED = {"layer-wise": "0.85, 0.8", "adaptive": "0.74, 0.7"}
+NEEDS_TORCHFT = pytest.mark.skipif(find_spec("torchft") is None, reason="torchft is not installed")
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
@@ -46,7 +49,16 @@ def test_pages_are_those_of_the_committed_records(entry, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.loopback
-@pytest.mark.parametrize("name", ["bytes", "theorem1", "where-it-pays"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bytes",
+        "theorem1",
+        pytest.param("outer-members", marks=NEEDS_TORCHFT),
+        pytest.param("outer-utilisation", marks=pytest.mark.network),
+        "where-it-pays",
+    ],
+)
 def test_entry_runs_and_does_not_repeat_what_has_a_record(name, tmp_path):
     command = [sys.executable, str(ROOT / "tools" / "reproduce"), "--quick", name]
     for _ in range(2):
@@ -120,6 +132,14 @@ def test_steps_hide_what_fits_behind_the_backward():
     assert sparse(work, 4, 100, 0.01, free=True) == 3
     # 1.05 s of selecting, and two rounds of 10 M entries: 5.03 bytes and 12.3 ns each.
     assert sparse(work, 4, 10, 0.01) == pytest.approx(3 + 1.05 + 2 * (0.04024 + 0.123), rel=1e-3)
+
+
+def test_shares_of_time_with_a_link():
+    cell = {"pace": 0.2, "megabits": 50}
+    assert share(cell, {"step": 0.25}) == pytest.approx(80)
+    assert by_link(cell, {"bytes": 1.25e6}) == pytest.approx(50)
+    # 180 steps of 1 s and an exchange of 180 s are half; of 128 steps the exchange leaves less.
+    assert of_whole_rounds(50) == pytest.approx(100 * 128 / (128 + 180))
 
 
 @pytest.mark.parametrize(("digest", "hold"), [("a", [True] * 3), ("b", [False, True, True])])
