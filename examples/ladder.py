@@ -1,4 +1,4 @@
-"""Room: examples. What a backward costs at each density on your machines, to choose a warm-up.
+"""What a backward costs at each density on your machines, to choose a warm-up.
 
     torchrun --nproc-per-node 2 examples/ladder.py --parameters 10e6 --steps 7
 

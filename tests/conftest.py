@@ -1,4 +1,4 @@
-"""Room: tests. Which Python tests do not depend on torch's version."""
+"""Which Python tests do not depend on torch's version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tools. The end of tools/test: counts cases from the runners' reports, lists failures.
+"""The end of tools/test: counts cases from the runners' reports, lists failures.
 
     count_tests.py STATUS [REPORT PROGRAMS RUNNER]…
 

@@ -1,4 +1,4 @@
-"""Room: tools. Runs one failed case once more, alone, for tools/test.
+"""Runs one failed case once more, alone, for tools/test.
 
 A case of a C++ program is run by that program, as ctest would start it; a program that died is run
 whole. A case of pytest is run by pytest.

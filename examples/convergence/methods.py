@@ -1,4 +1,4 @@
-"""Room: examples/convergence. The compared ways to exchange gradients, by name.
+"""The compared ways to exchange gradients, by name.
 
 Each is a row: how it changes a DDP. Uses gtopk and torch's own hooks as a user would.
 """

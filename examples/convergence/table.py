@@ -1,4 +1,4 @@
-"""Room: examples/convergence. Tables of runs in Markdown: final scores next to dense, and why.
+"""Tables of runs in Markdown: final scores next to dense, and why.
 
     python examples/convergence/table.py runs.jsonl [--curves]
 

@@ -1,4 +1,4 @@
-"""Room: examples/digits. Does gTop-k reach dense training's accuracy? Five seeds on five folds.
+"""Does gTop-k reach dense training's accuracy? Five seeds on five folds.
 
 Knows the statistics of paired samples; must not know how a training runs (it is passed one).
 """

@@ -1,4 +1,4 @@
-"""Room: examples/digits. scikit-learn's 1,797 handwritten digits, split by folds and by ranks.
+"""scikit-learn's 1,797 handwritten digits, split by folds and by ranks.
 
 Knows scikit-learn and tensors; must not know how gradients travel. Nothing is downloaded: the
 images come with the package.

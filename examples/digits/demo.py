@@ -1,4 +1,4 @@
-"""Room: examples/digits. Trainings of one net, each rank a host of its own, compared.
+"""Trainings of one net, each rank a host of its own, compared.
 
 Dense over gloo, over gtopk and in 4 bits, and gTop-k: what each costs per step, sends and reaches.
 Started by tools/demo; with --outer, examples/outer/compare.py goes on. Knows the network lab and

@@ -1,4 +1,4 @@
-"""Room: examples/digits. Where the time and the bytes of a training step go.
+"""Where the time and the bytes of a training step go.
 
 Knows clocks, the interface's counters and the parameters' bits; must not know which backend runs.
 """

@@ -1,4 +1,4 @@
-"""Room: examples/digits. ResNet-20 as He et al. (2016) built it for CIFAR-10, one grey channel.
+"""ResNet-20 as He et al. (2016) built it for CIFAR-10, one grey channel.
 
 Uses only torch.nn. 269,434 parameters in three stages of 16, 32 and 64 channels.
 """

@@ -1,4 +1,4 @@
-"""Room: examples/digits. The comparison's table and picture, from the ranks' records.
+"""The comparison's table and picture, from the ranks' records.
 
 Knows matplotlib; must not know where the records come from.
 """

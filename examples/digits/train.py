@@ -1,4 +1,4 @@
-"""Room: examples/digits. Trains ResNet-20 on digits with DDP, over any backend, dense or sparse.
+"""Trains ResNet-20 on digits with DDP, over any backend, dense or sparse.
 
     torchrun --nproc-per-node 4 examples/digits/train.py --backend gtopk --density 0.01
 

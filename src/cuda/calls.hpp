@@ -1,4 +1,4 @@
-// CUDA room: the interface of the kernel library, as plain calls with plain arguments. The library
+// CUDA: the interface of the kernel library, as plain calls with plain arguments. The library
 // is loaded at the first call with a tensor on a device. Each call enqueues its launches on a
 // stream and returns. Pointers are device pointers unless stated otherwise.
 #pragma once

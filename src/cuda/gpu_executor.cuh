@@ -1,4 +1,4 @@
-// CUDA room: runs the kernels of src/gtopk/device on the GPU: a block is a thread block, and a
+// CUDA: runs the kernels of src/gtopk/device on the GPU: a block is a thread block, and a
 // phase ends at a barrier.
 #pragma once
 

@@ -1,4 +1,4 @@
-// CUDA room: the library's one symbol. Nothing here reaches a driver before a call does.
+// CUDA: the library's one symbol. Nothing here reaches a driver before a call does.
 #include <cuda_runtime.h>
 
 #include <initializer_list>

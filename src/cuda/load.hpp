@@ -1,4 +1,4 @@
-// CUDA room: finds and loads the kernel library. Nothing links it, so that its callers start on
+// CUDA: finds and loads the kernel library. Nothing links it, so that its callers start on
 // machines without a driver, and can be built without nvcc.
 #pragma once
 

@@ -1,4 +1,4 @@
-// CUDA room: the calls on tensors of one element type, which a source file compiles
+// CUDA: the calls on tensors of one element type, which a source file compiles
 // (GTOPK_CUDA_TYPE) and library.cu selects.
 #pragma once
 

@@ -1,4 +1,4 @@
-// CUDA room: dispatches a call by its types, and enqueues its launches on an executor: that of the
+// CUDA: dispatches a call by its types, and enqueues its launches on an executor: that of the
 // GPU (gpu_executor.cuh), or a host executor in tests. Each source file that includes this chooses
 // the types that it compiles.
 #pragma once

@@ -1,4 +1,4 @@
-// GPU room: what an operation needs from acc on a device while it runs (gtopk/device_acc.hpp). A
+// GPU: what an operation needs from acc on a device while it runs (gtopk/device_acc.hpp). A
 // launcher enqueues it on request.
 #pragma once
 

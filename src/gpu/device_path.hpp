@@ -1,4 +1,4 @@
-// GPU room: which path a sparse all-reduce of tensors on a device takes there. Pure functions of
+// GPU: which path a sparse all-reduce of tensors on a device takes there. Pure functions of
 // the call's arguments.
 #pragma once
 

@@ -1,4 +1,4 @@
-// GPU room: the functions of CUDA's driver. It is loaded when a GPU is first used, so that nothing
+// GPU: the functions of CUDA's driver. It is loaded when a GPU is first used, so that nothing
 // links it, and its functions are declared here instead of taken from its headers.
 #pragma once
 

@@ -1,4 +1,4 @@
-// GPU room: a thread that calls the driver when the engine's thread must not: the driver may block
+// GPU: a thread that calls the driver when the engine's thread must not: the driver may block
 // it while another thread waits in the driver for a result that needs the engine. Jobs are enqueued
 // on one stream, in order, and report their end from there. Nothing waits for the device.
 #pragma once

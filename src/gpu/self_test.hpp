@@ -1,4 +1,4 @@
-// GPU room: whether a device computes what the CPU computes: every call of the kernels, on small
+// GPU: whether a device computes what the CPU computes: every call of the kernels, on small
 // vectors, bit for bit; and whether its streams wait for a number in memory. Made when a device is
 // first used, and in full by gtopk-info --gpu. It knows no torch.
 #pragma once

@@ -1,4 +1,4 @@
-// GPU room: the calls of the self-test for one element type, and what the CPU's
+// GPU: the calls of the self-test for one element type, and what the CPU's
 // own functions make of the same arguments. It knows no memory.
 #pragma once
 

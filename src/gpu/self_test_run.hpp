@@ -1,4 +1,4 @@
-// GPU room: one call of the self-test after another: its memory, its end, and the comparison of
+// GPU: one call of the self-test after another: its memory, its end, and the comparison of
 // what it has written. It knows no case.
 #pragma once
 

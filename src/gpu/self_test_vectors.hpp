@@ -1,4 +1,4 @@
-// GPU room: the vectors and lists of the self-test's calls, for one element type:
+// GPU: the vectors and lists of the self-test's calls, for one element type:
 // what is in them, and how they lie in memory. It knows no call.
 #pragma once
 

@@ -1,4 +1,4 @@
-// GPU room: what a step on a device shares with the core, in one block of pinned memory: the table
+// GPU: what a step on a device shares with the core, in one block of pinned memory: the table
 // of the tensor's pieces, lists, sums, reports, and what is to be applied.
 #pragma once
 

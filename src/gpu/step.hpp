@@ -1,4 +1,4 @@
-// GPU room: one sparse all-reduce of tensors that stay on their device, as calls of the kernels:
+// GPU: one sparse all-reduce of tensors that stay on their device, as calls of the kernels:
 // what is enqueued when the operation is called, what it requests while it runs, and the commit.
 // Memory and streams are the caller's.
 //

@@ -1,4 +1,4 @@
-// GPU room: a thread that notices when a device has failed: a kernel's illegal access, an
+// GPU: a thread that notices when a device has failed: a kernel's illegal access, an
 // uncorrectable error in its memory. From then on every call of the driver returns an error, and it
 // calls no host function any more, so that waiters for one would never be notified.
 //

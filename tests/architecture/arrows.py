@@ -1,4 +1,4 @@
-"""Room: tests of the architecture. Which module needs which: in the sources and on the pages."""
+"""Which module needs which: in the sources and on the pages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def floors(drawing: str) -> dict[str, int]:
 
 
 def room_of(path: str) -> str | None:
-    """The room of a C++ file, by its path from the root or as an #include names it."""
+    """The module of a C++ file, by its path from the root or as an #include names it."""
     if path.startswith(("include/gtopk/", "gtopk/")):
         return "include"
     if path.startswith("tests/reference/"):
@@ -63,7 +63,7 @@ def sources(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def includes() -> Arrows:
-    """The arrows between the rooms of the C++ sources."""
+    """The arrows between the modules of the C++ sources."""
     arrows: Arrows = {}
     for folder in ("include", "src", "tests/reference"):
         for file in sources(ROOT / folder):

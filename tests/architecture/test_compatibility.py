@@ -1,4 +1,4 @@
-"""Room: tests/architecture. The table of features in docs/compatibility.md against the tests."""
+"""The table of features in docs/compatibility.md against the tests."""
 
 from __future__ import annotations
 

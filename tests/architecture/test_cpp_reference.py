@@ -1,4 +1,4 @@
-"""Room: tests/architecture. The C++ reference has every public header and name."""
+"""The C++ reference has every public header and name."""
 
 from __future__ import annotations
 

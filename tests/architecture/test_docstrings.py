@@ -1,4 +1,4 @@
-"""Room: tests/architecture. Public Python names have docstrings that name every argument."""
+"""Public Python names have docstrings that name every argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/architecture. Pictures that are drawn from the tables of docs/."""
+"""Pictures that are drawn from the tables of docs/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/architecture. The texts that docs/errors.md explains are those of the sources."""
+"""The texts that docs/errors.md explains are those of the sources."""
 
 from __future__ import annotations
 

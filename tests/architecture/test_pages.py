@@ -1,4 +1,4 @@
-"""Room: tests/architecture. Links, anchors, named files and widths of all Markdown files."""
+"""Links, anchors, named files and widths of all Markdown files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/architecture. What is private in torch is read in *_internals modules alone."""
+"""What is private in torch is read in *_internals modules alone."""
 
 from __future__ import annotations
 

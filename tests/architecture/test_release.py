@@ -1,4 +1,4 @@
-"""Room: tests/architecture. tools/release --check finds what is wrong with a copy."""
+"""tools/release --check finds what is wrong with a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/architecture. The site in a browser: pages fit wide and narrow windows.
+"""The site in a browser: pages fit wide and narrow windows.
 
 Chromium makes no window narrower than 500 pixels, so each page is shown in a frame of the width
 that is tested. The screenshots lie in build/screenshots.

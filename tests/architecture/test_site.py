@@ -1,4 +1,4 @@
-"""Room: tests/architecture. The site: every page has a place, every public name an entry."""
+"""The site: every page has a place, every public name an entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/architecture. A build against the system's UCX: which versions it accepts.
+"""A build against the system's UCX: which versions it accepts.
 
 Debian 12 has UCX 1.13, which is too old; the wheel's UCX stands in for a newer one.
 """

@@ -1,4 +1,4 @@
-// Test support of this room: the results of reductions over ranks, computed sequentially in the
+// Test support: the results of reductions over ranks, computed sequentially in the
 // summation order that the headers in src/collectives state, and inputs for them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Test support of this room: parts of many sizes, equal and unequal, some of them empty.
+// Test support: parts of many sizes, equal and unequal, some of them empty.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Test support of this room: ways for the ranks of a job to find one another, a row each; tests run
+// Test support: ways for the ranks of a job to find one another, a row each; tests run
 // over every one.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Test support of this room: a forked rank as a member of a group, through the public interface
+// Test support: a forked rank as a member of a group, through the public interface
 // only, and operations that can be waited for. It knows no test case.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Test support of this room: a directory without a key-value store, for ranks that are threads: it
+// Test support: a directory without a key-value store, for ranks that are threads: it
 // gathers a group's cards like a fence does, and treats them as opaque bytes.
 #pragma once
 

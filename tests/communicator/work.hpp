@@ -1,4 +1,4 @@
-// Test support of this room: one operation of each kind with memory of its own, large enough to
+// Test support: one operation of each kind with memory of its own, large enough to
 // travel in several messages, that knows its right result. It knows nothing of faults.
 #pragma once
 

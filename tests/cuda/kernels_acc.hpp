@@ -1,4 +1,4 @@
-// Test support of this room: vectors and lists in a GPU's memory.
+// Test support: vectors and lists in a GPU's memory.
 #pragma once
 
 #include <cstddef>

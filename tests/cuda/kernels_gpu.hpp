@@ -1,4 +1,4 @@
-// Test support of this room: the GPU that the kernels run on, its memory, and calls of the kernels'
+// Test support: the GPU that the kernels run on, its memory, and calls of the kernels'
 // library. Without a word in the environment it is the fake one: GTOPK_CUDA_DRIVER and
 // GTOPK_CUDA_KERNELS name another driver and other kernels (docs/devices.md).
 #pragma once

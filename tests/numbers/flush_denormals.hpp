@@ -1,4 +1,4 @@
-// Tests of the sparse rooms: a host program whose threads flush denormals, as with
+// Tests, sparse: a host program whose threads flush denormals, as with
 // torch.set_flush_denormal(True).
 #pragma once
 

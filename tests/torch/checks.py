@@ -1,4 +1,4 @@
-"""Room: tests/torch. Which functions of a test module are checks that run on ranks.
+"""Which functions of a test module are checks that run on ranks.
 
 A module's check_* functions run on the ranks of a RankSet. Those that another function of the
 module names, to pass them arguments or ranks of their own, are left to that function. All others

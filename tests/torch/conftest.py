@@ -1,4 +1,4 @@
-"""Room: tests/torch. What modules share: the ranks of their checks, and what was built."""
+"""What modules share: the ranks of their checks, and what was built."""
 
 from __future__ import annotations
 

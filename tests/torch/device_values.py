@@ -1,4 +1,4 @@
-"""Room: tests/torch. What tests on the fake device share: its name, tensors, and waiting for it."""
+"""What tests on the fake device share: its name, tensors, and waiting for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. A rank of a training started by a launcher that sets none of torch's
+"""A rank of a training started by a launcher that sets none of torch's
 variables: it joins in each way in turn, trains, compares replicas, and meets in a group of some
 ranks.
 

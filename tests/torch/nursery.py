@@ -1,4 +1,4 @@
-"""Room: tests/torch. Python programs forked from a process that has imported torch.
+"""Python programs forked from a process that has imported torch.
 
 Importing torch takes two seconds of a core, torch._dynamo (which DDP imports) one more, and the
 tests start hundreds of programs. The nursery is one process that has imported both and nothing of

@@ -1,4 +1,4 @@
-"""Room: tests/torch. A replica of an OuterOptimizer over a ReplicaGroup, and what it must have by
+"""A replica of an OuterOptimizer over a ReplicaGroup, and what it must have by
 the rule in numpy, bit for bit.
 """
 

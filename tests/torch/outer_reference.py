@@ -1,4 +1,4 @@
-"""Room: tests/torch. The rule of docs/outer.md, all replicas in one process, in numpy.
+"""The rule of docs/outer.md, all replicas in one process, in numpy.
 
 It shares no code with src/: loops over tiles, sorts and dictionaries. Parameters, shared
 parameters, momentum and errors of real replicas must equal its own, bit for bit.

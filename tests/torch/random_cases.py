@@ -1,4 +1,4 @@
-"""Room: tests/torch. Collectives drawn at random: the inputs of each rank.
+"""Collectives drawn at random: the inputs of each rank.
 
 A case is drawn from a seed, the same on every rank, and so are all ranks' inputs. Each rank can
 therefore compute the result from them sequentially. How a collective is called, and what its result

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Random collectives of random groups, from several threads at once, compared
+"""Random collectives of random groups, from several threads at once, compared
 with gloo where it supports them and with a reference computed from every rank's input.
 
     python tests/torch/random_collectives.py [--ranks P] [--seed S] [--count N] [--case NUMBER]

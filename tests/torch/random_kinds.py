@@ -1,4 +1,4 @@
-"""Room: tests/torch. The kinds of collectives drawn at random, a class each: how a rank calls it,
+"""The kinds of collectives drawn at random, a class each: how a rank calls it,
 and what its result must be.
 """
 

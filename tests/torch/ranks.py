@@ -1,4 +1,4 @@
-"""Room: tests/torch. Ranks as processes that outlive one check, and Python programs.
+"""Ranks as processes that outlive one check, and Python programs.
 
 RankSet(P) starts P processes, each of which joins a default group of backend gtopk over a store in
 this process. run(check, *arguments) calls the function on every rank and returns the answers. A

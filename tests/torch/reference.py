@@ -1,4 +1,4 @@
-"""Room: tests/torch. The sparse all-reduce of docs/algorithms.md, sequentially, in numpy.
+"""The sparse all-reduce of docs/algorithms.md, sequentially, in numpy.
 
 It shares no code with src/ or with the C++ reference, and uses dictionaries and sorts. Every rank's
 tensor and residual must equal its results, bit for bit.

@@ -1,4 +1,4 @@
-"""Room: tests/torch. PyTorch's test suites for any backend, from its sources, with this backend.
+"""PyTorch's test suites for any backend, from its sources, with this backend.
 
     python tests/torch/reusable.py --torch-source FOLDER [--all] [NAME ...]
 

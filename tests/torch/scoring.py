@@ -1,4 +1,4 @@
-"""Room: tests/torch. Runs test suites of PyTorch's own: ranks that a fork server starts, a list of
+"""Runs test suites of PyTorch's own: ranks that a fork server starts, a list of
 what is not run or known to fail and why, and a score. For upstream.py and reusable.py.
 """
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. A Slurm for one machine and one user, running during a test: munge, controller
+"""A Slurm for one machine and one user, running during a test: munge, controller
 and node daemon as children of this process, with their own files and ports.
 """
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Mixed traffic for as long as one likes: sparse all-reduces with other
+"""Mixed traffic for as long as one likes: sparse all-reduces with other
 algorithms, selectors, wires, sizes and groups all the time, several in flight, while groups come
 and go; between them collectives and messages of every kind from three threads.
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Densities and merged layers, from times only. No processes, no native code."""
+"""Densities and merged layers, from times only. No processes, no native code."""
 
 from __future__ import annotations
 

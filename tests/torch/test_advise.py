@@ -1,4 +1,4 @@
-"""Room: tests/torch. gtopk.advise, on four ranks."""
+"""gtopk.advise, on four ranks."""
 
 from __future__ import annotations
 

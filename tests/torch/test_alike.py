@@ -1,4 +1,4 @@
-"""Room: tests/torch. gtopk.attach, and states that differ between ranks: an error on every rank."""
+"""gtopk.attach, and states that differ between ranks: an error on every rank."""
 
 from __future__ import annotations
 

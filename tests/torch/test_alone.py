@@ -1,4 +1,4 @@
-"""Room: tests/torch. Backends that are not registered."""
+"""Backends that are not registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Arguments are refused before anything is sent: there is no group here."""
+"""Arguments are refused before anything is sent: there is no group here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Callbacks of futures, each of which calls the next collective."""
+"""Callbacks of futures, each of which calls the next collective."""
 
 from __future__ import annotations
 

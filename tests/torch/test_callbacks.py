@@ -1,4 +1,4 @@
-"""Room: tests/torch. Callbacks of futures that call collectives: one order on every rank."""
+"""Callbacks of futures that call collectives: one order on every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.save`` and ``gtopk.load``: killed runs, and other numbers of ranks."""
+"""``gtopk.save`` and ``gtopk.load``: killed runs, and other numbers of ranks."""
 
 from __future__ import annotations
 

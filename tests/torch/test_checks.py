@@ -1,4 +1,4 @@
-"""Room: tests/torch. Every check that is written is run."""
+"""Every check that is written is run."""
 
 from __future__ import annotations
 

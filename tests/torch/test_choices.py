@@ -1,4 +1,4 @@
-"""Room: tests/torch. What one algorithm, wire or selector of gtopk.sparse_all_reduce promises."""
+"""What one algorithm, wire or selector of gtopk.sparse_all_reduce promises."""
 
 from __future__ import annotations
 

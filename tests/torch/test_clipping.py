@@ -1,4 +1,4 @@
-"""Room: tests/torch. Local clipping before accumulation: ``SparseState(clip_norm=…, clip=…)``."""
+"""Local clipping before accumulation: ``SparseState(clip_norm=…, clip=…)``."""
 
 from __future__ import annotations
 

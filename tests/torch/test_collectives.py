@@ -1,4 +1,4 @@
-"""Room: tests/torch. Everything torch.distributed offers and this backend has, against gloo."""
+"""Everything torch.distributed offers and this backend has, against gloo."""
 
 from __future__ import annotations
 

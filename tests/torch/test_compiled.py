@@ -1,4 +1,4 @@
-"""Room: tests/torch. Collectives that torch.compile traces, or breaks its graph at; and pipelines
+"""Collectives that torch.compile traces, or breaks its graph at; and pipelines
 of point-to-point messages, compared with gloo.
 """
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. examples/convergence: its data, its runs, its tables."""
+"""examples/convergence: its data, its runs, its tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. All-reduce of sparse COO tensors, and sparse embeddings under DDP."""
+"""All-reduce of sparse COO tensors, and sparse embeddings under DDP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The closing count of tools/test counts cases, and no failure is missed."""
+"""The closing count of tools/test counts cases, and no failure is missed."""
 
 from __future__ import annotations
 

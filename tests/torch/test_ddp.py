@@ -1,4 +1,4 @@
-"""Room: tests/torch. DistributedDataParallel over the backend, plain and with gtopk.sparse_hook."""
+"""DistributedDataParallel over the backend, plain and with gtopk.sparse_hook."""
 
 from __future__ import annotations
 

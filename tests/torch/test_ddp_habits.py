@@ -1,4 +1,4 @@
-"""Room: tests/torch. DDP's options and usual ways of using it, with the hook."""
+"""DDP's options and usual ways of using it, with the hook."""
 
 from __future__ import annotations
 

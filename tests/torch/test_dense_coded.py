@@ -1,4 +1,4 @@
-"""Room: tests/torch. algorithm="dense" on wires that round: every element, in few bits."""
+"""algorithm="dense" on wires that round: every element, in few bits."""
 
 from __future__ import annotations
 

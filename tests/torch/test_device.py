@@ -1,4 +1,4 @@
-"""Room: tests/torch. Tensors on a device, which here is a fake one (fake/device.hpp).
+"""Tensors on a device, which here is a fake one (fake/device.hpp).
 
 Reading its memory without a copy crashes, and its streams run at random times. Nothing here has run
 on a GPU.

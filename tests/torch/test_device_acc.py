@@ -1,4 +1,4 @@
-"""Room: tests/torch. Sparse all-reduces in which no rank selects, of tensors on a device, which
+"""Sparse all-reduces in which no rank selects, of tensors on a device, which
 here is a fake one (fake/device.hpp). Nothing here has run on a GPU.
 """
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Which driver and which kernels are found, and what is done without them.
+"""Which driver and which kernels are found, and what is done without them.
 
 The device is a fake one (fake/device.hpp), also beside the kernels of the wheel, which find no
 driver of their own here.

@@ -1,4 +1,4 @@
-"""Room: tests/torch. DTensors on a device, here a fake one: redistributed as on the CPU."""
+"""DTensors on a device, here a fake one: redistributed as on the CPU."""
 
 from __future__ import annotations
 

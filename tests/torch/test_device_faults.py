@@ -1,4 +1,4 @@
-"""Room: tests/torch. A device that fails while operations wait for it: what its rank and the others
+"""A device that fails while operations wait for it: what its rank and the others
 are told, and that all of them can end. The device is a fake one (fake/device.hpp). Nothing here has
 run on a GPU.
 """

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Messages of tensors on a device, which here is a fake one (fake/device.hpp):
+"""Messages of tensors on a device, which here is a fake one (fake/device.hpp):
 when a stream waits for one. Nothing here has run on a GPU.
 """
 

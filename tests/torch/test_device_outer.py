@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.OuterOptimizer`` of a model on a device, which here is a fake one."""
+"""``gtopk.OuterOptimizer`` of a model on a device, which here is a fake one."""
 
 from __future__ import annotations
 

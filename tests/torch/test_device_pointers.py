@@ -1,4 +1,4 @@
-"""Room: tests/torch. A network that takes a device's memory: nothing is copied to the host.
+"""A network that takes a device's memory: nothing is copied to the host.
 
 The device is the fake one, whose memory is the host's and open to all here, so that UCX can read it
 as it would a GPU's. Nothing here has run on a GPU.

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Streams of a device that share hardware queues, and a driver or settings with
+"""Streams of a device that share hardware queues, and a driver or settings with
 which no stream can wait for a message. The device is a fake one (fake/device.hpp).
 """
 

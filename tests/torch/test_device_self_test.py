@@ -1,4 +1,4 @@
-"""Room: tests/torch. The self-test on the first use of a device: who falls back, and what is said.
+"""The self-test on the first use of a device: who falls back, and what is said.
 
 The device is a fake one (fake/device.hpp). Nothing here has run on a GPU.
 """

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Sparse exchanges and training on a device, which here is a fake one
+"""Sparse exchanges and training on a device, which here is a fake one
 (fake/device.hpp). Nothing here has run on a GPU.
 """
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. All that a SparseState does, with parameters on a device, which here is a fake
+"""All that a SparseState does, with parameters on a device, which here is a fake
 one (fake/device.hpp): each as on the CPU, bit for bit. Nothing here has run on a GPU.
 """
 

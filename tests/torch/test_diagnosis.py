@@ -1,4 +1,4 @@
-"""Room: tests/torch. gtopk.diagnose: the papers' inequalities, against numpy on known gradients."""
+"""gtopk.diagnose: the papers' inequalities, against numpy on known gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The demo's training, its measures and its statistics, without a network."""
+"""The demo's training, its measures and its statistics, without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. How an error of an exchange reaches the user, along every way."""
+"""How an error of an exchange reaches the user, along every way."""
 
 from __future__ import annotations
 

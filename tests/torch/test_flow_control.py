@@ -1,4 +1,4 @@
-"""Room: tests/torch. Many messages before their receives: what they hold in memory, and until when.
+"""Many messages before their receives: what they hold in memory, and until when.
 
 Without a bound each flood would take several times what is allowed here.
 """

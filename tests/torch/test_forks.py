@@ -1,4 +1,4 @@
-"""Room: tests/torch. Forks: children leave the parent's resources alone; ranks may be children."""
+"""Forks: children leave the parent's resources alone; ranks may be children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The scripts of docs/frameworks.md, where the frameworks are installed."""
+"""The scripts of docs/frameworks.md, where the frameworks are installed."""
 
 from __future__ import annotations
 

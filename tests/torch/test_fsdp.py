@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.fsdp_hook``: FSDP2 on two shards, two replicas of each."""
+"""``gtopk.fsdp_hook``: FSDP2 on two shards, two replicas of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.fsdp_hook`` with a loss scale, clipping, and parameters that got no
+"""``gtopk.fsdp_hook`` with a loss scale, clipping, and parameters that got no
 gradient: each shard beside a DDP over its replicas, of flat parameters that get the same gradients.
 """
 

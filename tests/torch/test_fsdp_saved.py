@@ -1,4 +1,4 @@
-"""Room: tests/torch. What gtopk.save wrote of shards, loaded by other shards and replicas."""
+"""What gtopk.save wrote of shards, loaded by other shards and replicas."""
 
 from __future__ import annotations
 

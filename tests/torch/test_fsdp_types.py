@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.fsdp_hook`` with FSDP's mixed precision, and under tensor parallelism,
+"""``gtopk.fsdp_hook`` with FSDP's mixed precision, and under tensor parallelism,
 beside the same trained densely over gloo.
 """
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.fsdp_hook`` where replicas use different modules."""
+"""``gtopk.fsdp_hook`` where replicas use different modules."""
 
 from __future__ import annotations
 

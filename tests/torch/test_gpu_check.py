@@ -1,4 +1,4 @@
-"""Room: tests/torch. tools/gpu-check: what is packed, and that its parts run, over the fake device.
+"""tools/gpu-check: what is packed, and that its parts run, over the fake device.
 
 Nothing here has run on a GPU.
 """

@@ -1,4 +1,4 @@
-"""Room: tests/torch. What training loops do that is odd and legal, under each way to train."""
+"""What training loops do that is odd and legal, under each way to train."""
 
 from __future__ import annotations
 

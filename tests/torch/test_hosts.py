@@ -1,4 +1,4 @@
-"""Room: tests/torch. Hosts of several ranks in the network lab: what ranks on a host share."""
+"""Hosts of several ranks in the network lab: what ranks on a host share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. A third-party program builds and runs against `cmake --install`'s output."""
+"""A third-party program builds and runs against `cmake --install`'s output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. What gtopk reads of torch's internals is there, and means what it meant."""
+"""What gtopk reads of torch's internals is there, and means what it meant."""
 
 from __future__ import annotations
 

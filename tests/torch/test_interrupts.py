@@ -1,4 +1,4 @@
-"""Room: tests/torch. Ctrl-C, and other signals whose handlers are Python's, while a rank waits."""
+"""Ctrl-C, and other signals whose handlers are Python's, while a rank waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Start-up by PMIx or Slurm's variables: a plain `mpirun python train.py`."""
+"""Start-up by PMIx or Slurm's variables: a plain `mpirun python train.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. density="adaptive" on four ranks: measured, agreed on, kept, saved."""
+"""density="adaptive" on four ranks: measured, agreed on, kept, saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Ranks that leave, exit, raise or are killed before others talk to them."""
+"""Ranks that leave, exit, raise or are killed before others talk to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. What many groups cost a process: threads, descriptors and memory."""
+"""What many groups cost a process: threads, descriptors and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. DDP loses no gradient: what does not reach .grad is in a residual."""
+"""DDP loses no gradient: what does not reach .grad is in a residual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Ranks find one another whatever earlier runs left in the store."""
+"""Ranks find one another whatever earlier runs left in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Tensors whose memory is replaced meanwhile, is gone, or never was there."""
+"""Tensors whose memory is replaced meanwhile, is gone, or never was there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. A mesh with another backend inside a host and gtopk between hosts, as with
+"""A mesh with another backend inside a host and gtopk between hosts, as with
 NCCL: here gloo is in its place.
 """
 

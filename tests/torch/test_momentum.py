@@ -1,4 +1,4 @@
-"""Room: tests/torch. Momentum correction: ``SparseState(momentum=…, nesterov=…)``."""
+"""Momentum correction: ``SparseState(momentum=…, nesterov=…)``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The network lab is shaped, isolated and leaves nothing behind.
+"""The network lab is shaped, isolated and leaves nothing behind.
 
 Needs root (network namespaces). Times are asserted from below only: a shaped link can never deliver
 sooner than its rate and bucket allow, however busy the machine is.

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The network lab's delay, jitter and loss are what was asked for.
+"""The network lab's delay, jitter and loss are what was asked for.
 
 Most need root (network namespaces). Times are asserted from below only: no frame may come before
 its time, however busy the machine is.

@@ -1,4 +1,4 @@
-"""Room: tests/torch. What torch offers a backend beyond collectives, by version where it differs:
+"""What torch offers a backend beyond collectives, by version where it differs:
 splitting groups, hooks, changing timeouts, and groups whose ranks change.
 """
 

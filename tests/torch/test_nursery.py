@@ -1,4 +1,4 @@
-"""Room: tests/torch. The nursery's children are as good as processes of their own."""
+"""The nursery's children are as good as processes of their own."""
 
 from __future__ import annotations
 

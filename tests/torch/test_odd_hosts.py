@@ -1,4 +1,4 @@
-"""Room: tests/torch. Unusual hosts: each works, or says in one line why not.
+"""Unusual hosts: each works, or says in one line why not.
 
 Ranks run gtopk-allreduce, which checks every result, in namespaces; only the last test uses torch.
 """

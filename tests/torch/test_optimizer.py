@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.DistributedOptimizer``: training without DDP."""
+"""``gtopk.DistributedOptimizer``: training without DDP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Another UCX in the process: refused with both names, or used if it is as new.
+"""Another UCX in the process: refused with both names, or used if it is as new.
 
 A stand-in of a few lines has the SONAME of the other one, so no second UCX need be installed.
 """

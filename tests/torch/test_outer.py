@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.OuterOptimizer`` against the rule in numpy, bit for bit."""
+"""``gtopk.OuterOptimizer`` against the rule in numpy, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. examples/outer: the GPT under an outer optimizer, and `tools/demo --outer`."""
+"""examples/outer: the GPT under an outer optimizer, and `tools/demo --outer`."""
 
 from __future__ import annotations
 

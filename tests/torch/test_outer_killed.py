@@ -1,4 +1,4 @@
-"""Room: tests/torch. Replicas of an OuterOptimizer are killed, at each point of a round."""
+"""Replicas of an OuterOptimizer are killed, at each point of a round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. A round of an OuterOptimizer with grace= does not wait for ever.
+"""A round of an OuterOptimizer with grace= does not wait for ever.
 
 Against the rule in numpy, bit for bit. Whom a round waits for is not left to time: a replica whose
 grace is 0 comes only after those have that it shall wait for.

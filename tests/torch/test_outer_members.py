@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.OuterOptimizer`` over a ReplicaGroup: replicas join and stay away.
+"""``gtopk.OuterOptimizer`` over a ReplicaGroup: replicas join and stay away.
 
 Shared parameters, momentum and errors against the rule in numpy, bit for bit.
 """

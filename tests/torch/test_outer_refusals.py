@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.OuterOptimizer``: what it refuses, before anything is sent."""
+"""``gtopk.OuterOptimizer``: what it refuses, before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. gtopk.save and gtopk.load of an OuterOptimizer."""
+"""gtopk.save and gtopk.load of an OuterOptimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.OuterOptimizer`` over FSDP2: two replicas of two shards each."""
+"""``gtopk.OuterOptimizer`` over FSDP2: two replicas of two shards each."""
 
 from __future__ import annotations
 

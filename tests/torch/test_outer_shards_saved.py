@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.OuterOptimizer`` over FSDP2: saves, errors, and the page's example."""
+"""``gtopk.OuterOptimizer`` over FSDP2: saves, errors, and the page's example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.OuterOptimizer`` in loops: what they do, and what goes wrong."""
+"""``gtopk.OuterOptimizer`` in loops: what they do, and what goes wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Units end on any thread, at any time. No processes, a simulated backend."""
+"""Units end on any thread, at any time. No processes, a simulated backend."""
 
 from __future__ import annotations
 

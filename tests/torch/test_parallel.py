@@ -1,4 +1,4 @@
-"""Room: tests/torch. What PyTorch builds on a backend: FSDP, DTensor, tensor parallel, ZeRO, DCP.
+"""What PyTorch builds on a backend: FSDP, DTensor, tensor parallel, ZeRO, DCP.
 
 Each gives what the same model gives on one rank with all ranks' data.
 """

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Collectives on parts, on all four ranks and on three of them."""
+"""Collectives on parts, on all four ranks and on three of them."""
 
 from __future__ import annotations
 

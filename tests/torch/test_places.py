@@ -1,4 +1,4 @@
-"""Room: tests/torch. Where buckets hold units. No processes, no native code."""
+"""Where buckets hold units. No processes, no native code."""
 
 from __future__ import annotations
 

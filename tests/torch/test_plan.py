@@ -1,4 +1,4 @@
-"""Room: tests/torch. algorithm="auto", semantics= and gtopk.plan, on four ranks."""
+"""algorithm="auto", semantics= and gtopk.plan, on four ranks."""
 
 from __future__ import annotations
 

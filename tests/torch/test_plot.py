@@ -1,4 +1,4 @@
-"""Room: tests/torch. tools/plot on the programs' output."""
+"""tools/plot on the programs' output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. A process with the backend: found, started, left, broken, forked."""
+"""A process with the backend: found, started, left, broken, forked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The wheel's console commands, under torchrun, under mpirun and alone."""
+"""The wheel's console commands, under torchrun, under mpirun and alone."""
 
 from __future__ import annotations
 

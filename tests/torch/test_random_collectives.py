@@ -1,4 +1,4 @@
-"""Room: tests/torch. Random collectives against gloo and a reference; see random_collectives.py."""
+"""Random collectives against gloo and a reference; see random_collectives.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. 200 random failures of real processes, by the C++ program that draws ten."""
+"""200 random failures of real processes, by the C++ program that draws ten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The scripts of README.md and docs/training.md run as they stand."""
+"""The scripts of README.md and docs/training.md run as they stand."""
 
 from __future__ import annotations
 

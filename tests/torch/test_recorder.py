@@ -1,4 +1,4 @@
-"""Room: tests/torch. What a group reports when ranks do not come: errors, monitored barriers, and
+"""What a group reports when ranks do not come: errors, monitored barriers, and
 the flight recorder.
 """
 

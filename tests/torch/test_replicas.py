@@ -1,4 +1,4 @@
-"""Room: tests/torch. Replicas that leave, are lost, and join again, without a restart."""
+"""Replicas that leave, are lost, and join again, without a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. tools/reproduce: pages from committed records, and entries run for real."""
+"""tools/reproduce: pages from committed records, and entries run for real."""
 
 from __future__ import annotations
 

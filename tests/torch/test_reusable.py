@@ -1,4 +1,4 @@
-"""Room: tests/torch. The launcher of PyTorch's reusable suites, on a file of the same form.
+"""The launcher of PyTorch's reusable suites, on a file of the same form.
 
 The suites themselves are in PyTorch's sources, not in its wheels: see reusable.py.
 """

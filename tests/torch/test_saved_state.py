@@ -1,4 +1,4 @@
-"""Room: tests/torch. Which saved SparseState can be loaded where. No processes, no group."""
+"""Which saved SparseState can be loaded where. No processes, no group."""
 
 from __future__ import annotations
 

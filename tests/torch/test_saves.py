@@ -1,4 +1,4 @@
-"""Room: tests/torch. gtopk.save into a folder that holds a checkpoint: the old state or the new."""
+"""gtopk.save into a folder that holds a checkpoint: the old state or the new."""
 
 from __future__ import annotations
 

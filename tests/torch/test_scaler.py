@@ -1,4 +1,4 @@
-"""Room: tests/torch. Loss scaling (``scaler=``) and steps that are undone (``skip()``)."""
+"""Loss scaling (``scaler=``) and steps that are undone (``skip()``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. GTOPK_SECRET under torch's store: who may join, and what a stranger gets."""
+"""GTOPK_SECRET under torch's store: who may join, and what a stranger gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Editors, mypy and help() show every argument of what makes a SparseState."""
+"""Editors, mypy and help() show every argument of what makes a SparseState."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Ranks that are silent for longer than a NAT remembers their connections.
+"""Ranks that are silent for longer than a NAT remembers their connections.
 
 The lab's switch stands for the NAT: it drops segments of TCP connections that it has forgotten.
 """

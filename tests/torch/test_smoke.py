@@ -1,4 +1,4 @@
-"""Room: tests/torch. A little of everything, for every version of torch (tools/test --label smoke).
+"""A little of everything, for every version of torch (tools/test --label smoke).
 
 What a change of c10d would break first: virtual functions called in place of others, errors that
 lose their type on the way to Python, futures, groups behind torch's own wrapper.

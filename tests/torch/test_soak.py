@@ -1,4 +1,4 @@
-"""Room: tests/torch. An hour of mixed traffic (soak.py), and an hour of fuzz."""
+"""An hour of mixed traffic (soak.py), and an hour of fuzz."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. gtopk.sparse_all_reduce, bit for bit against the sequential reference."""
+"""gtopk.sparse_all_reduce, bit for bit against the sequential reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. gtopk.stats: of all groups of a process, whoever made them, and of one."""
+"""gtopk.stats: of all groups of a process, whoever made them, and of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. torch's own DDP communication hooks, against the same over gloo."""
+"""torch's own DDP communication hooks, against the same over gloo."""
 
 from __future__ import annotations
 

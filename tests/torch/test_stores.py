@@ -1,4 +1,4 @@
-"""Room: tests/torch. What the process does with torch's store besides leaves its groups alone."""
+"""What the process does with torch's store besides leaves its groups alone."""
 
 from __future__ import annotations
 

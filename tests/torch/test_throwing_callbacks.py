@@ -1,4 +1,4 @@
-"""Room: tests/torch. Callbacks of futures that throw in C++: the group and its order go on.
+"""Callbacks of futures that throw in C++: the group and its order go on.
 
 What Python raises in a callback, torch catches; what a callback in C++ throws, it does not, and
 callbacks that were attached to the same future after that one are lost, over any backend.

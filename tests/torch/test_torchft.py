@@ -1,4 +1,4 @@
-"""Room: tests/torch. torchft's scripts of docs/torchft.md and docs/outer.md, where torchft is
+"""torchft's scripts of docs/torchft.md and docs/outer.md, where torchft is
 installed: replicas as processes, one of which is killed and comes back.
 """
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The recipe of docs/hosts.md for WireGuard, on two hosts of the lab."""
+"""The recipe of docs/hosts.md for WireGuard, on two hosts of the lab."""
 
 from __future__ import annotations
 

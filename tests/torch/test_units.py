@@ -1,4 +1,4 @@
-"""Room: tests/torch. Units follow only from the parameters. No processes, no native code."""
+"""Units follow only from the parameters. No processes, no native code."""
 
 from __future__ import annotations
 

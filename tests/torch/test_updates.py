@@ -1,4 +1,4 @@
-"""Room: tests/torch. accumulate="update": residuals are updates that were not applied."""
+"""accumulate="update": residuals are updates that were not applied."""
 
 from __future__ import annotations
 

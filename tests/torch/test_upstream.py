@@ -1,4 +1,4 @@
-"""Room: tests/torch. PyTorch's own distributed suite on this backend; see upstream.py."""
+"""PyTorch's own distributed suite on this backend; see upstream.py."""
 
 from __future__ import annotations
 

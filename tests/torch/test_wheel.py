@@ -1,4 +1,4 @@
-"""Room: tests/torch. The wheel that tools/wheel built: its tags, and what it contains."""
+"""The wheel that tools/wheel built: its tags, and what it contains."""
 
 from __future__ import annotations
 

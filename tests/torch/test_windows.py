@@ -1,4 +1,4 @@
-"""Room: tests/torch. Coalescing windows: several operations, one Work. Batches are none."""
+"""Coalescing windows: several operations, one Work. Batches are none."""
 
 from __future__ import annotations
 

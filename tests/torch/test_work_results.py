@@ -1,4 +1,4 @@
-"""Room: tests/torch. What torch asks of a Work besides its end: numbers, and its registry."""
+"""What torch asks of a Work besides its end: numbers, and its registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Works and futures: which wait for which, what ends when, and errors."""
+"""Works and futures: which wait for which, what ends when, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. A small real training under DDP, for the tests of the hook."""
+"""A small real training under DDP, for the tests of the hook."""
 
 from __future__ import annotations
 

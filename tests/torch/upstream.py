@@ -1,4 +1,4 @@
-"""Room: tests/torch. PyTorch's own distributed tests, from its wheel, with this backend.
+"""PyTorch's own distributed tests, from its wheel, with this backend.
 
     python tests/torch/upstream.py [--world-size P] [--gate BACKEND] [--all] [NAME ...]
 

@@ -1,4 +1,4 @@
-"""Room: tools/netlab. Hosts of one machine: network namespaces joined by a shaped switch.
+"""Hosts of one machine: network namespaces joined by a shaped switch.
 
     with netlab.Lab(hosts=4, rate="100mbit") as lab:
         outcome = lab.run([sys.executable, "train.py"], timeout=300)

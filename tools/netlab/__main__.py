@@ -1,4 +1,4 @@
-"""Room: tools/netlab. The command line: `netlab run`, `netlab probe` and `netlab check`.
+"""The command line: `netlab run`, `netlab probe` and `netlab check`.
 
     python -m netlab check
     python -m netlab run --hosts 4 --rate 100mbit -- python train.py

@@ -1,4 +1,4 @@
-"""Room: tools/netlab. The switch that delays and drops: its program, and the process that runs it.
+"""The switch that delays and drops: its program, and the process that runs it.
 
 Knows the compiler and the program's protocol (tools/netlab/switch/main.cpp); must not know how
 hosts are made. The process ends when its stdin does, so with the lab, whatever ends that.

@@ -1,4 +1,4 @@
-"""Room: tools/netlab. A long link, measured: round trips, and plain TCP beside the textbook's.
+"""A long link, measured: round trips, and plain TCP beside the textbook's.
 
 Knows sockets and the clock; must not know torch. Two ranks of the lab run it (`netlab probe` with
 --delay or --loss starts them): rank 1 sends, rank 0 answers and counts.

@@ -1,4 +1,4 @@
-"""Room: tools/netlab. What a set of hosts can do, whatever they are made of, and the plain one.
+"""What a set of hosts can do, whatever they are made of, and the plain one.
 
 Knows the environment in which a rank of torch.distributed starts; must not know namespaces.
 """

@@ -1,4 +1,4 @@
-"""Room: tools/netlab. A long link: delay, jitter, loss and forgotten connections, and what
+"""A long link: delay, jitter, loss and forgotten connections, and what
 textbooks say TCP makes of it.
 
 Pure: it runs nothing. How the switch delays and drops: tools/netlab/switch.

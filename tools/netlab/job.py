@@ -1,4 +1,4 @@
-"""Room: tools/netlab. One command running as P ranks: start, watch, collect, end.
+"""One command running as P ranks: start, watch, collect, end.
 
 Knows processes; must not know how hosts are made. Signals go only to processes that the job
 started, each the leader of its own process group.

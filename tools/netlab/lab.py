@@ -1,4 +1,4 @@
-"""Room: tools/netlab. Hosts made of Linux namespaces, joined by a switch, with shaped links.
+"""Hosts made of Linux namespaces, joined by a switch, with shaped links.
 
 The switch is the kernel's bridge, or, if links have delay or loss, a program (delayed.py). Knows
 unshare, nsenter, ip and tc; must not know what runs on the hosts.

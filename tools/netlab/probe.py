@@ -1,4 +1,4 @@
-"""Room: tools/netlab. Is this link what it claims to be? Measures a lab before its times count.
+"""Is this link what it claims to be? Measures a lab before its times count.
 
 Knows TCP sockets and the clock; must not know torch. Server and client run as two ranks of the lab
 (`netlab probe` starts them); all times are the client's, half of a round trip.

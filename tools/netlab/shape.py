@@ -1,4 +1,4 @@
-"""Room: tools/netlab. One shaped link: rate, MTU and bucket, as `tc tbf` takes them.
+"""One shaped link: rate, MTU and bucket, as `tc tbf` takes them.
 
 Pure: it runs nothing. The settings decide whether a measurement can be trusted, see docs/lab.md.
 """

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: one gradient on a device, with an algorithm in which no rank selects.
+// Sparse, algorithms: one gradient on a device, with an algorithm in which no rank selects.
 // The algorithm is that of ordinary calls; the device reads acc for it, and commits.
 #include <fmt/format.h>
 

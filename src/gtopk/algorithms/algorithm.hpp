@@ -1,4 +1,4 @@
-// Sparse, algorithms room: an algorithm of the sparse all-reduce as a row of the registry. An
+// Sparse, algorithms: an algorithm of the sparse all-reduce as a row of the registry. An
 // algorithm that merges lists defines the walk from a rank's selection to the result; one that
 // works on acc itself defines all of it. A new one is a file and a row of registry.cpp.
 #pragma once

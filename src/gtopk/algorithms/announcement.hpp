@@ -1,4 +1,4 @@
-// Sparse, algorithms room: announces along the tree of all ranks what this rank has called, for
+// Sparse, algorithms: announces along the tree of all ranks what this rank has called, for
 // algorithms that do not follow that tree.
 //
 // Walks along that tree detect by themselves that ranks have called differently: each waits for its

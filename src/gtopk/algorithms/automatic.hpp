@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `auto`: the algorithm that the planner picks for a call, among those
+// Sparse, algorithms: `auto`: the algorithm that the planner picks for a call, among those
 // that its semantics allow.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: a reduction up a binomial tree to its first leaf, and the result back
+// Sparse, algorithms: a reduction up a binomial tree to its first leaf, and the result back
 // down.
 #pragma once
 

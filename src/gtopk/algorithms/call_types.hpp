@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the types of a call's tensor and of its lists.
+// Sparse, algorithms: the types of a call's tensor and of its lists.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: how a dense vector is cut into blocks, and the blocks into a region for
+// Sparse, algorithms: how a dense vector is cut into blocks, and the blocks into a region for
 // each rank, on a wire that codes blocks. Pure arithmetic.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the arithmetic of `dense` on a wire that codes blocks: one rank's acc is
+// Sparse, algorithms: the arithmetic of `dense` on a wire that codes blocks: one rank's acc is
 // coded, its region summed, and the results written. Nothing is sent here.
 #pragma once
 

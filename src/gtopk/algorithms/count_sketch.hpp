@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the count-sketch of a vector (Charikar, Chen and Farach-Colton, ICALP
+// Sparse, algorithms: the count-sketch of a vector (Charikar, Chen and Farach-Colton, ICALP
 // 2002): r rows of c cells. In each row an element is added, with a sign, to one cell, and each row
 // gives an estimate of it; the median of the estimates is used. It is linear: sketches of several
 // vectors add up to the sketch of their sum. It knows no ranks and no tensors.

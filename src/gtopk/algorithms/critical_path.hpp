@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the vocabulary of the algorithms' cost functions: the critical path of
+// Sparse, algorithms: the vocabulary of the algorithms' cost functions: the critical path of
 // one call, step by step. It is the path of rank 0, which represents the largest subtree; if ranks
 // fold, with the path from rank 1 to it and back. A step in which any message goes to another host
 // is a step between hosts. Pure arithmetic; lists have the length that they have if no two ranks

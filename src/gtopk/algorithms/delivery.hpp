@@ -1,4 +1,4 @@
-// Sparse, algorithms room: how a result that every rank knows reaches the caller: recorded in
+// Sparse, algorithms: how a result that every rank knows reaches the caller: recorded in
 // addition to the tensor and, if no rank has sent its own selection, committed the same way on all.
 #pragma once
 

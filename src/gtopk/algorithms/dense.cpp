@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `dense`, which sends all of acc and leaves no residual: the baseline for
+// Sparse, algorithms: `dense`, which sends all of acc and leaves no residual: the baseline for
 // sparse results. acc is sent in the accumulation type; collectives/all_reduce.hpp has the order of
 // summation. A wire that codes values uses dense_coded.cpp instead.
 #include <algorithm>

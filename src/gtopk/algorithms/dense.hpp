@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the variants of `dense` on a wire that codes values.
+// Sparse, algorithms: the variants of `dense` on a wire that codes values.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `dense` and `dense-placed` on a wire that codes blocks of values. In
+// Sparse, algorithms: `dense` and `dense-placed` on a wire that codes blocks of values. In
 // `dense`, each rank owns a region of the vector:
 //
 //   1. it codes acc, region by region, and sends each region's code to its owner;

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: a long message on its way to another rank in parts, when it has left the
+// Sparse, algorithms: a long message on its way to another rank in parts, when it has left the
 // link, and its parts' arrival.
 //
 // The kernel accepts a whole message at once and reports it sent. If the rank continued then, it

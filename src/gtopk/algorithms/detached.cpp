@@ -1,4 +1,4 @@
-// Sparse, algorithms room: one gradient whose tensor and residual are on a device: the selection
+// Sparse, algorithms: one gradient whose tensor and residual are on a device: the selection
 // comes in as a list, and the commit goes out as lists. Between the two it is every algorithm's own
 // exchange.
 #include "gtopk/detached.hpp"

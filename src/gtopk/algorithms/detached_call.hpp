@@ -1,4 +1,4 @@
-// Sparse, algorithms room: what all calls share whose tensor and residual are on a device.
+// Sparse, algorithms: what all calls share whose tensor and residual are on a device.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: recursive doubling between the leaves of a tree: every leaf walks to the
+// Sparse, algorithms: recursive doubling between the leaves of a tree: every leaf walks to the
 // root and merges what its partner has merged, so that no broadcast follows.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `exact`: the exact top k of the sum of all selections, which gTop-k
+// Sparse, algorithms: `exact`: the exact top k of the sum of all selections, which gTop-k
 // (arXiv 1901.04359) approximates.
 //
 // Recursive halving without re-selection leaves each leaf the exact sums of one region. The k-th

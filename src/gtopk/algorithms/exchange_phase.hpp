@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the phase between select and commit: an algorithm's walk from this
+// Sparse, algorithms: the phase between select and commit: an algorithm's walk from this
 // rank's list to the result, when its turn comes.
 #pragma once
 

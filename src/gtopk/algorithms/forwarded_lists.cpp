@@ -1,4 +1,4 @@
-// Sparse, algorithms room: sums that are sent as the selections in them, and added up where they
+// Sparse, algorithms: sums that are sent as the selections in them, and added up where they
 // arrive, in the same order. On a wire that rounds selections to few bits, a sum of them, which is
 // not rounded, takes more bytes than they do unless many ranks have selected the same indices.
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: one rank's acc, all of it or at indices that all ranks know, so that
+// Sparse, algorithms: one rank's acc, all of it or at indices that all ranks know, so that
 // values can be summed without indices.
 #pragma once
 

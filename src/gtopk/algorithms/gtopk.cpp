@@ -1,4 +1,4 @@
-// Sparse, algorithms room: gTop-k by recursive doubling, and Top-k, which is the same walk without
+// Sparse, algorithms: gTop-k by recursive doubling, and Top-k, which is the same walk without
 // re-selection.
 //
 // Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification", arXiv

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `gtopk-placed`: gTop-k whose tree follows the hosts. The ranks of a host
+// Sparse, algorithms: `gtopk-placed`: gTop-k whose tree follows the hosts. The ranks of a host
 // are merged first, along their own tree; then one list per host crosses the network, as in `gtopk`
 // with as many ranks.
 //

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: gTop-k by a binomial tree and a broadcast, as in the paper's own code
+// Sparse, algorithms: gTop-k by a binomial tree and a broadcast, as in the paper's own code
 // (arXiv 1901.04359, Alg. 3): a longer critical path (2 log2 P) and far less total traffic, for
 // oversubscribed switches. Same tree and same bits as gtopk.cpp.
 #include "src/gtopk/algorithms/algorithm.hpp"

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `hierarchical`: the exact sum of the selections inside each host, then
+// Sparse, algorithms: `hierarchical`: the exact sum of the selections inside each host, then
 // gTop-k between hosts: one list per host crosses the network, however many ranks it has.
 //
 // Two levels as in hierarchical all-reduces (MSTopK and HiTopKComm: Shi et al., MLSys 2021, dense

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: walks along trees of something other than the group's ranks in order: of
+// Sparse, algorithms: walks along trees of something other than the group's ranks in order: of
 // its hosts, represented by their leaders, or of the ranks of one host.
 #pragma once
 

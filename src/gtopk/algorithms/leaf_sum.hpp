@@ -1,4 +1,4 @@
-// Sparse, algorithms room: sums of unsigned integers over the leaves of the tree, by recursive
+// Sparse, algorithms: sums of unsigned integers over the leaves of the tree, by recursive
 // doubling: the numbers that all leaves must agree on (where regions are cut, how many keys have
 // which size). It knows no lists.
 #pragma once

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: lists whose entries count the ranks in them. A rank's own selection has
+// Sparse, algorithms: lists whose entries count the ranks in them. A rank's own selection has
 // no counts, as each would be one.
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the building blocks of the list algorithms: a swap with a partner, the
+// Sparse, algorithms: the building blocks of the list algorithms: a swap with a partner, the
 // merge of a node, and what nodes dropped. It knows neither the tree nor the order of a walk.
 #pragma once
 

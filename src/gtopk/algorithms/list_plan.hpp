@@ -1,4 +1,4 @@
-// Sparse, algorithms room: what all ranks know of an exchange of lists before it begins.
+// Sparse, algorithms: what all ranks know of an exchange of lists before it begins.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: how a long message is cut into parts, which the connections to its
+// Sparse, algorithms: how a long message is cut into parts, which the connections to its
 // receiver carry as they become free. All parts but the last are as long as the first. So its
 // receiver knows from the first where each of the others belongs.
 #pragma once

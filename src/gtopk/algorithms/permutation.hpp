@@ -1,4 +1,4 @@
-// Sparse, algorithms room: a permutation of [0, d) drawn from a seed, an element at a time and
+// Sparse, algorithms: a permutation of [0, d) drawn from a seed, an element at a time and
 // without memory: a Feistel network (Luby and Rackoff, 1988) over the next even number of bits,
 // walked along its cycle until it is below d (Black and Rogaway, 2002). The same on every machine.
 #pragma once

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `exchange`: only the exchange, of entries that the caller selected.
+// Sparse, algorithms: `exchange`: only the exchange, of entries that the caller selected.
 #include <fmt/format.h>
 
 #include <algorithm>

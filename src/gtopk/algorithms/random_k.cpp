@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `random-k`, a control: k indices drawn from a seed that all ranks share
+// Sparse, algorithms: `random-k`, a control: k indices drawn from a seed that all ranks share
 // (Stich et al., NeurIPS 2018), so only values are sent, in a dense all-reduce of k of them.
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the indices [0, d) cut into regions of consecutive indices, and a leaf's
+// Sparse, algorithms: the indices [0, d) cut into regions of consecutive indices, and a leaf's
 // way through them: by recursive halving to the one region that it reduces, and by recursive
 // doubling back to all. It knows neither which entries a node keeps nor why.
 //

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: what follows from the arguments of a call: rows of the registries, sizes
+// Sparse, algorithms: what follows from the arguments of a call: rows of the registries, sizes
 // of lists, what all ranks must agree on, and the capacity for its result. Pure functions.
 #pragma once
 

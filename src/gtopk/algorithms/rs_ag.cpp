@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `rs-ag`: regions reduced and re-selected, then gathered: O(k) on the
+// Sparse, algorithms: `rs-ag`: regions reduced and re-selected, then gathered: O(k) on the
 // wire for any P.
 //
 // It belongs to the family of Ok-Topk (Li and Hoefler, PPoPP 2022: regions balanced by the

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `sketch`, SketchedSGD (Ivkin et al., arXiv 1903.04488) without its
+// Sparse, algorithms: `sketch`, SketchedSGD (Ivkin et al., arXiv 1903.04488) without its
 // server. Count-sketches of acc are summed over the ranks, every rank finds the same heaviest
 // elements in the sum, and a second round sums acc at these. No indices travel.
 #include <algorithm>

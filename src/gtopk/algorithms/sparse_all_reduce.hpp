@@ -1,4 +1,4 @@
-// Sparse, algorithms room: one gradient from start to end: resolve, select, exchange, commit.
+// Sparse, algorithms: one gradient from start to end: resolve, select, exchange, commit.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: a call's place at the gate of its step, between exchange and commit,
+// Sparse, algorithms: a call's place at the gate of its step, between exchange and commit,
 // which decides whether the call happens.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `true-topk`, a control: the exact top k of the sum of all acc, which
+// Sparse, algorithms: `true-topk`, a control: the exact top k of the sum of all acc, which
 // every sparse all-reduce approximates, at the cost of `dense`. (SketchedSGD's trueTopk, Ivkin et
 // al., NeurIPS 2019.) Delivered elements are cleared from residuals; the rest stays.
 #include <algorithm>

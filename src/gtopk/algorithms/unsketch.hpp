@@ -1,4 +1,4 @@
-// Sparse, algorithms room: finds what is heavy in a count-sketch: the elements whose estimates come
+// Sparse, algorithms: finds what is heavy in a count-sketch: the elements whose estimates come
 // first in the selection order. Estimates are computed one stretch at a time; the d of them are
 // never stored.
 #pragma once

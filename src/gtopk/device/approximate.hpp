@@ -1,4 +1,4 @@
-// Sparse, device room: the selections `gaussian` and `sampled` (select/gaussian.cpp, sampled.cpp):
+// Sparse, device: the selections `gaussian` and `sampled` (select/gaussian.cpp, sampled.cpp):
 // they start from a threshold found from moments or a sample, and correct it by counting what
 // reaches it. Then either the cut is known, or the first entries are found as in an exact selection
 // (refine.hpp).

@@ -1,4 +1,4 @@
-// Sparse, device room: the means to write kernels. A kernel is a value whose body is run by a block
+// Sparse, device: the means to write kernels. A kernel is a value whose body is run by a block
 // of threads. nvcc compiles it for the GPU, and g++ for tests, where a host executor
 // (tests/support/host_executor.hpp) runs the same body, thread after thread, or with real threads.
 //

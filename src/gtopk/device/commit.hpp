@@ -1,4 +1,4 @@
-// Sparse, device room: the one sweep that writes tensor and residual, and the few entries that are
+// Sparse, device: the one sweep that writes tensor and residual, and the few entries that are
 // applied after it. The host computes these entries from lists of k entries (residual/edits.hpp);
 // the device reads them from pinned memory. One thread of each block reads how many there are,
 // because each read crosses the bus.

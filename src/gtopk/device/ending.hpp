@@ -1,4 +1,4 @@
-// Sparse, device room: several kernels in one launch. Most steps are a sweep by many blocks, after
+// Sparse, device: several kernels in one launch. Most steps are a sweep by many blocks, after
 // which one block adds up what they counted. The block that ends last does this: it sees what all
 // have written, so no launch of its own is needed.
 #pragma once

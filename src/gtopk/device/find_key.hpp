@@ -1,4 +1,4 @@
-// Sparse, device room: the k-th key of a source in the selection order.
+// Sparse, device: the k-th key of a source in the selection order.
 //
 // A histogram of the keys' highest bits tells which bin the key is in; the next histogram looks
 // into that bin, and so on until the key is known. The host decides nothing: all launches are

@@ -1,4 +1,4 @@
-// Sparse, device room: a vector in several pieces of a device's memory, cut into tiles that each
+// Sparse, device: a vector in several pieces of a device's memory, cut into tiles that each
 // lie in one piece. It corresponds to `value/segments.hpp` on the CPU. It knows no kernel.
 #pragma once
 

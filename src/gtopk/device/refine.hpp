@@ -1,4 +1,4 @@
-// Sparse, device room: finds the first k entries of a source in the selection order, and writes
+// Sparse, device: finds the first k entries of a source in the selection order, and writes
 // them in the order of the index. Once the k-th key is known (find_key.hpp), the entries of each
 // tile are counted, the counts are added up, and each tile's entries are written where they belong.
 //

@@ -1,4 +1,4 @@
-// Sparse, device room: divides one block of memory among several uses. It knows none of them.
+// Sparse, device: divides one block of memory among several uses. It knows none of them.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Sparse, device room: every n-th element of acc, and the threshold that a sweep begins with, which
+// Sparse, device: every n-th element of acc, and the threshold that a sweep begins with, which
 // is found in such a sample.
 #pragma once
 

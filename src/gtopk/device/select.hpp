@@ -1,4 +1,4 @@
-// Sparse, device room: the exact selection of one rank from acc = gradient + residual.
+// Sparse, device: the exact selection of one rank from acc = gradient + residual.
 //
 // A sample gives a threshold that somewhat more than k elements reach. One sweep collects these
 // elements. If they are enough, the first k are found among them, and acc is read once; otherwise

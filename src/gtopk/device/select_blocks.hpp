@@ -1,4 +1,4 @@
-// Sparse, device room: the selection `block` (select/block.cpp): the first entries of every block
+// Sparse, device: the selection `block` (select/block.cpp): the first entries of every block
 // of elements. A block of threads finds the cut of each by the digits of its keys (find_key.hpp),
 // in its own shared memory. Then the counts are added up, and the entries of each block are
 // written.

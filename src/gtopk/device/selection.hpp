@@ -1,4 +1,4 @@
-// Sparse, device room: selects by a rule: the launches that this takes, and their workspace.
+// Sparse, device: selects by a rule: the launches that this takes, and their workspace.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Sparse, device room: computes the count-sketch of acc, and finds what is heavy in a sum of
+// Sparse, device: computes the count-sketch of acc, and finds what is heavy in a sum of
 // sketches. Cells are summed as whole numbers, so the order of the threads does not matter. Each
 // element's estimate is stored once, because the selection reads it several times.
 #pragma once

@@ -1,4 +1,4 @@
-// Sparse, device room: acc without a selection. All of acc, or its values at indices that all ranks
+// Sparse, device: acc without a selection. All of acc, or its values at indices that all ranks
 // know, goes to pinned memory, where the host sums it over the ranks. Sums of all of acc are
 // committed here.
 #pragma once

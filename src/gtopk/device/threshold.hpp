@@ -1,4 +1,4 @@
-// Sparse, device room: the selection `threshold` of a step that has a state (select/threshold.cpp):
+// Sparse, device: the selection `threshold` of a step that has a state (select/threshold.cpp):
 // it uses the last step's threshold, corrected as in approximate.hpp, or finds the first k if that
 // does not suffice, and leaves a state for the next step.
 #pragma once

@@ -1,4 +1,4 @@
-// Sparse, merge room: how many ranks are in the entries of a list that was made of two others. It
+// Sparse, merge: how many ranks are in the entries of a list that was made of two others. It
 // knows no values: whatever became of these, an entry has the ranks that its index had in both
 // lists.
 #pragma once

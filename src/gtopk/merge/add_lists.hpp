@@ -1,4 +1,4 @@
-// Sparse, merge room: the sum of two sorted lists, branch-free. Indices of two ranks interleave at
+// Sparse, merge: the sum of two sorted lists, branch-free. Indices of two ranks interleave at
 // random, and a mispredicted branch per entry would cost more than all the arithmetic. It selects
 // nothing.
 #pragma once

@@ -1,4 +1,4 @@
-// Sparse, merge room: the sum of two lists, cut at its k-th key, or each block at its own.
+// Sparse, merge: the sum of two lists, cut at its k-th key, or each block at its own.
 #include "src/gtopk/merge/merge.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Sparse, merge room: turns two lists of entries into one, as a node of the gTop-k tree does.
+// Sparse, merge: turns two lists of entries into one, as a node of the gTop-k tree does.
 // Commutative bit for bit. It knows no ranks, no tree and no wire.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, merge room: the SIMD passes, compiled once per target and chosen at run time.
+// Sparse, merge: the SIMD passes, compiled once per target and chosen at run time.
 #include "src/gtopk/merge/split.hpp"
 
 #include <cstdint>

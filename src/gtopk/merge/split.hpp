@@ -1,4 +1,4 @@
-// Sparse, merge room: the SIMD passes over a list of entries: computing its keys, and splitting it
+// Sparse, merge: the SIMD passes over a list of entries: computing its keys, and splitting it
 // at a key. Their SIMD form is chosen at run time. They know no k.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, plan room: the cost of selecting, coding, merging and the like on this machine, timed for
+// Sparse, plan: the cost of selecting, coding, merging and the like on this machine, timed for
 // float32 by running each of them, at the speed that its shared cores have now. It knows no ranks.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, plan room: the cheapest of several algorithms, and the reason as text. A pure function:
+// Sparse, plan: the cheapest of several algorithms, and the reason as text. A pure function:
 // ranks with the same numbers get the same result.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, plan room: what messages cost between the ranks of a group, as one set of costs that is
+// Sparse, plan: what messages cost between the ranks of a group, as one set of costs that is
 // the same on all of them, bit for bit.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, plan room: the costs that a group's ranks have agreed on, and when they are measured. The
+// Sparse, plan: the costs that a group's ranks have agreed on, and when they are measured. The
 // first operation that needs them measures; those that start meanwhile wait for it in call order. A
 // later one measures again once the costs are old, or its tensor is much larger.
 #pragma once

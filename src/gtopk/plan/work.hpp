@@ -1,4 +1,4 @@
-// Sparse, plan room: the work of an all-reduce, in the units that gtopk::Costs prices. Pure
+// Sparse, plan: the work of an all-reduce, in the units that gtopk::Costs prices. Pure
 // arithmetic: sums and products in a fixed order, so that all ranks get the same bits.
 #pragma once
 

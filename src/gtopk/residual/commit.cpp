@@ -1,4 +1,4 @@
-// Sparse, residual room: commit, stretch by stretch. The few entries that fall into a stretch are
+// Sparse, residual: commit, stretch by stretch. The few entries that fall into a stretch are
 // applied while it is in the cache, so no list needs a second pass over memory of size d.
 //
 // Stretches run from the end to the front, because selection read tensor and residual from the

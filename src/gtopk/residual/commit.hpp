@@ -1,4 +1,4 @@
-// Sparse, residual room: the one sweep that writes tensor and residual, after the exchange has
+// Sparse, residual: the one sweep that writes tensor and residual, after the exchange has
 // succeeded on every rank. Nothing is written before it, so a step that fails has no effect. It
 // knows no ranks and no exchange.
 #pragma once

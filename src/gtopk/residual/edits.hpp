@@ -1,4 +1,4 @@
-// Sparse, residual room: what a commit applies after its sweep, computed from the lists alone, for
+// Sparse, residual: what a commit applies after its sweep, computed from the lists alone, for
 // callers whose tensor and residual are elsewhere (on a device). It knows no ranks and no device.
 #pragma once
 

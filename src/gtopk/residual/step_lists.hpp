@@ -1,4 +1,4 @@
-// Sparse, residual room: the lists that decide what a step leaves behind on one rank.
+// Sparse, residual: the lists that decide what a step leaves behind on one rank.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// Sparse, residual room: the arithmetic sweeps over a stretch of tensor and residual. Their SIMD
+// Sparse, residual: the arithmetic sweeps over a stretch of tensor and residual. Their SIMD
 // form is chosen at run time. They know no entries.
 #pragma once
 

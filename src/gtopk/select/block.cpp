@@ -1,4 +1,4 @@
-// Sparse, select room: the row of `block`: every block of b elements sends its own largest, as in
+// Sparse, select: the row of `block`: every block of b elements sends its own largest, as in
 // SparseLoCo and DeMo, so no layer is left out, and an index within a block is short.
 #include <algorithm>
 #include <array>

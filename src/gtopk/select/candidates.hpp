@@ -1,4 +1,4 @@
-// Sparse, select room: the candidates of a selection: one sweep over gradient and residual keeps
+// Sparse, select: the candidates of a selection: one sweep over gradient and residual keeps
 // the first entries of acc in the selection order that reach a threshold.
 //
 // Candidates arrive in index order. When there are more than a bound, all but the first `keep` of

@@ -1,4 +1,4 @@
-// Sparse, select room: how the approximate selectors reach a threshold and correct it: the rules
+// Sparse, select: how the approximate selectors reach a threshold and correct it: the rules
 // that CPU and GPU share. They know no lists.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, select room: the row of `exact`, for every type.
+// Sparse, select: the row of `exact`, for every type.
 #include "src/gtopk/select/selector.hpp"
 #include "src/numbers/accumulation.hpp"
 

@@ -1,4 +1,4 @@
-// Sparse, select room: the row of `gaussian`: a threshold from mean and deviation of acc, as if it
+// Sparse, select: the row of `gaussian`: a threshold from mean and deviation of acc, as if it
 // were normally distributed, corrected if it is not.
 //
 // Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning", arXiv 1911.08772,

@@ -1,4 +1,4 @@
-// Sparse, select room: sum and sum of squares of a chunk, compiled once per SIMD target and chosen
+// Sparse, select: sum and sum of squares of a chunk, compiled once per SIMD target and chosen
 // at run time. Each partial sum adds the same elements in the same order for any vector width.
 #include "src/gtopk/select/moments.hpp"
 

@@ -1,4 +1,4 @@
-// Sparse, select room: the sums from which mean and deviation of acc follow, in one fixed order. It
+// Sparse, select: the sums from which mean and deviation of acc follow, in one fixed order. It
 // knows no threshold.
 #pragma once
 

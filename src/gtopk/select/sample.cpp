@@ -1,4 +1,4 @@
-// Sparse, select room: the sample reads whole cache lines (a line costs as much as one element of
+// Sparse, select: the sample reads whole cache lines (a line costs as much as one element of
 // it), one from each of as many equal strata, at a position chosen by a hash, as a fixed stride
 // could hit the same column of a weight matrix in every row.
 #include "src/gtopk/select/sample.hpp"

@@ -1,4 +1,4 @@
-// Sparse, select room: a guess of the threshold from a sample. A bad guess costs time but never
+// Sparse, select: a guess of the threshold from a sample. A bad guess costs time but never
 // changes the result. It knows no entries.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, select room: the row of `sampled`: a threshold from the largest of a strided sample of
+// Sparse, select: the row of `sampled`: a threshold from the largest of a strided sample of
 // acc, corrected according to the number of entries found.
 //
 // Lin et al., "Deep Gradient Compression", arXiv 1712.01887, section 3 and the authors' code: the

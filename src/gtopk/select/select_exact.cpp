@@ -1,4 +1,4 @@
-// Sparse, select room: exact selection by a guessed threshold and one sweep. The guess affects time
+// Sparse, select: exact selection by a guessed threshold and one sweep. The guess affects time
 // but never the result: too low a guess finds surplus candidates, which are cut down on the way;
 // too high a guess (fewer than k found) needs a second sweep that takes all nonzero elements.
 #include "src/gtopk/select/select_exact.hpp"

@@ -1,4 +1,4 @@
-// Sparse, select room: the exact selection of one rank. One reading sweep over gradient and
+// Sparse, select: the exact selection of one rank. One reading sweep over gradient and
 // residual computes acc, finds what is not finite and compacts the candidates; the selection is
 // then made among those. It writes neither tensor nor residual, and knows no ranks.
 #pragma once

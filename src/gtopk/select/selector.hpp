@@ -1,4 +1,4 @@
-// Sparse, select room: a selector as a row of the registry. It finds the entries that a rank sends;
+// Sparse, select: a selector as a row of the registry. It finds the entries that a rank sends;
 // which ones, and how many at most, is its definition. A new one is a file and a row of
 // registry.cpp.
 #pragma once

@@ -1,4 +1,4 @@
-// Sparse, select room: the SIMD sweep, compiled once per target and chosen at run time. One
+// Sparse, select: the SIMD sweep, compiled once per target and chosen at run time. One
 // addition per element and integer comparisons, so every target gives the same bits.
 #include "src/gtopk/select/sweep.hpp"
 

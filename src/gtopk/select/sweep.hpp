@@ -1,4 +1,4 @@
-// Sparse, select room: the reading sweep over a stretch of a tensor. Its SIMD form is chosen at run
+// Sparse, select: the reading sweep over a stretch of a tensor. Its SIMD form is chosen at run
 // time. It knows no k and no tensor as a whole.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, select room: the row of `threshold`: last step's threshold, corrected by a few small
+// Sparse, select: the row of `threshold`: last step's threshold, corrected by a few small
 // steps, or the exact one if that is not enough. One sweep, or two if acc has shrunk by more than a
 // fifth.
 //

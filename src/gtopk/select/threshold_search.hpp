@@ -1,4 +1,4 @@
-// Sparse, select room: what the approximate selectors share: a threshold that is adjusted until the
+// Sparse, select: what the approximate selectors share: a threshold that is adjusted until the
 // number of entries that reach it is within bounds. It does not know the source of the threshold.
 #pragma once
 

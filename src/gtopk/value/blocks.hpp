@@ -1,4 +1,4 @@
-// Sparse, value room: blocks of neighbouring elements, each of which keeps a number of entries of
+// Sparse, value: blocks of neighbouring elements, each of which keeps a number of entries of
 // its own (the selector `block`). Pure arithmetic.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, value room: chooses one of two values without a branch, which would be mispredicted for
+// Sparse, value: chooses one of two values without a branch, which would be mispredicted for
 // every other entry. It knows no lists.
 #pragma once
 

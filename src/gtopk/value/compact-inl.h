@@ -1,4 +1,4 @@
-// Sparse, value room: left-packs the lanes of a SIMD vector that a mask picks. Compiled once per
+// Sparse, value: left-packs the lanes of a SIMD vector that a mask picks. Compiled once per
 // SIMD target (Highway's foreach_target), hence the odd include guard.
 //
 // Highway 1.0.3 has Compress, but its tables are local constants, which g++ copies to the stack at

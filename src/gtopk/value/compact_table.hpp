@@ -1,4 +1,4 @@
-// Sparse, value room: for each set of picked lanes, which lane goes where when they are packed to
+// Sparse, value: for each set of picked lanes, which lane goes where when they are packed to
 // the left. It knows no SIMD target.
 #pragma once
 

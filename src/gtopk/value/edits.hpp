@@ -1,4 +1,4 @@
-// Sparse, value room: the entries that a commit applies to residual and tensor after its sweep, if
+// Sparse, value: the entries that a commit applies to residual and tensor after its sweep, if
 // the sweep does not apply them itself. Views only. It knows no commit.
 #pragma once
 

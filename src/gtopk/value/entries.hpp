@@ -1,4 +1,4 @@
-// Sparse, value room: a list of entries (index, value) as two arrays, sorted by index, each index
+// Sparse, value: a list of entries (index, value) as two arrays, sorted by index, each index
 // at most once. Views only: whoever made the arrays owns them. It knows no algorithm.
 #pragma once
 

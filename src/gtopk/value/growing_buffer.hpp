@@ -1,4 +1,4 @@
-// Sparse, value room: uninitialised storage that keeps its largest size, so that the second call of
+// Sparse, value: uninitialised storage that keeps its largest size, so that the second call of
 // the same shape allocates nothing. It knows no types.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, value room: selection by brackets (Floyd and Rivest, 1975), with SIMD passes. A small
+// Sparse, value: selection by brackets (Floyd and Rivest, 1975), with SIMD passes. A small
 // sample brackets the k-th key; one pass counts what is above and inside the bracket, a second one
 // keeps the inside; usually one round is left for nth_element. For 50,000 keys it takes a tenth of
 // nth_element alone and a third of a radix histogram, whose increments wait for one another.

@@ -1,4 +1,4 @@
-// Sparse, value room: the k-th largest of a list of magnitude keys, the cutoff of both select and
+// Sparse, value: the k-th largest of a list of magnitude keys, the cutoff of both select and
 // merge. It knows no entries and no indices.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, value room: a list of entries in memory with its types erased: algorithms pass lists on,
+// Sparse, value: a list of entries in memory with its types erased: algorithms pass lists on,
 // and computing code asks for the typed view. It knows no message.
 #pragma once
 

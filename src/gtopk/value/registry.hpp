@@ -1,4 +1,4 @@
-// Sparse, value room: rows by name. The initial rows are always there; programs can add their own.
+// Sparse, value: rows by name. The initial rows are always there; programs can add their own.
 // It knows nothing of what a row does.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, value room: a vector stored in several pieces, such as the gradients of several
+// Sparse, value: a vector stored in several pieces, such as the gradients of several
 // parameters. Indices are those of the whole vector. Non-owning views. It knows no entries.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, value room: the one total order by which entries are selected (|value| descending, then
+// Sparse, value: the one total order by which entries are selected (|value| descending, then
 // index ascending), on integers. CPU and GPU share it. It knows no lists and no algorithm.
 #pragma once
 

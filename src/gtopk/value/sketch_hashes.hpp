@@ -1,4 +1,4 @@
-// Sparse, value room: the hashes of a count-sketch, and the fixed-point numbers that its cells are
+// Sparse, value: the hashes of a count-sketch, and the fixed-point numbers that its cells are
 // summed in. CPU and GPU share it. It knows no vector and no cells.
 //
 // Hashes are polynomials over the integers modulo 2^61 - 1. They have as many coefficients as there

@@ -1,4 +1,4 @@
-// Sparse, wire room: codes a dense vector, or a part of it that begins with a block: every value,
+// Sparse, wire: codes a dense vector, or a part of it that begins with a block: every value,
 // and no indices. Pure; it knows no ranks.
 #pragma once
 

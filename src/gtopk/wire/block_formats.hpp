@@ -1,4 +1,4 @@
-// Sparse, wire room: codes one block of a dense vector in each of the formats, value by value. The
+// Sparse, wire: codes one block of a dense vector in each of the formats, value by value. The
 // SIMD loops give the same results, and leave to it the blocks that they do not take. It knows no
 // vectors of blocks.
 #pragma once

@@ -1,4 +1,4 @@
-// Sparse, wire room: vectors for blocks of float32, and the largest magnitude of one. Compiled once
+// Sparse, wire: vectors for blocks of float32, and the largest magnitude of one. Compiled once
 // per SIMD target (Highway's foreach_target), hence the odd include guard.
 #if defined(GTOPK_WIRE_BLOCK_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GTOPK_WIRE_BLOCK_LANES_INL_H_

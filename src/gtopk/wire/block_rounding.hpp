@@ -1,4 +1,4 @@
-// Sparse, wire room: rounds a list in which the values of a block share something. Entries that
+// Sparse, wire: rounds a list in which the values of a block share something. Entries that
 // become zero leave the list, and the blocks of what remains are those of a message.
 #pragma once
 

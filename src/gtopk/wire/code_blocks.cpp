@@ -1,4 +1,4 @@
-// Sparse, wire room: the SIMD loops over blocks, compiled once per target. Each value is rounded
+// Sparse, wire: the SIMD loops over blocks, compiled once per target. Each value is rounded
 // once, by the same operations as in block_formats.hpp, so every target gives the same bytes.
 #include "src/gtopk/wire/code_blocks.hpp"
 

@@ -1,4 +1,4 @@
-// Sparse, wire room: codes whole blocks of float32 values in SIMD, chosen at run time, and gives
+// Sparse, wire: codes whole blocks of float32 values in SIMD, chosen at run time, and gives
 // the same bytes and values as block_formats.hpp. It knows no blocks that are cut short.
 #pragma once
 

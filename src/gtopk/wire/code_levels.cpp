@@ -1,4 +1,4 @@
-// Sparse, wire room: encodes whole blocks of `2bit` and `sign` in SIMD, compiled once per target.
+// Sparse, wire: encodes whole blocks of `2bit` and `sign` in SIMD, compiled once per target.
 // If all sums of a block are exact, their order does not matter; other blocks are encoded value by
 // value.
 #include <algorithm>

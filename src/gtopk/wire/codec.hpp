@@ -1,4 +1,4 @@
-// Sparse, wire room: encodes a list in memory into the bytes of a message, and decodes it. A codec
+// Sparse, wire: encodes a list in memory into the bytes of a message, and decodes it. A codec
 // is pure: it knows no group; decoding reads only the bytes and writes only its list.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, wire room: codecs whose messages have their indices coded (rice.hpp) and their values in
+// Sparse, wire: codecs whose messages have their indices coded (rice.hpp) and their values in
 // one of several formats.
 #pragma once
 

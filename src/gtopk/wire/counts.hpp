@@ -1,4 +1,4 @@
-// Sparse, wire room: how many ranks are in each entry of a list, as bits. The running sums of these
+// Sparse, wire: how many ranks are in each entry of a list, as bits. The running sums of these
 // numbers ascend like indices and are coded like them (rice.hpp): about a bit for each entry as
 // long as most are 1. It knows no values and no indices.
 #pragma once

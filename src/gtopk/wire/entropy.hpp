@@ -1,4 +1,4 @@
-// Sparse, wire room: how many bits a set of indices needs at least. It uses only additions,
+// Sparse, wire: how many bits a set of indices needs at least. It uses only additions,
 // multiplications and divisions, which IEEE 754 rounds alike on every machine; a library's log2 may
 // differ.
 #pragma once

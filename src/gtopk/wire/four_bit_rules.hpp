@@ -1,4 +1,4 @@
-// Sparse, wire room: one block of values of the wire `4bit`: a unit for the block, and for each
+// Sparse, wire: one block of values of the wire `4bit`: a unit for the block, and for each
 // value one of sixteen levels, which are whole multiples of the unit. CPU and GPU share it, so that
 // both round alike and write the same bytes. It knows no lists.
 //

@@ -1,4 +1,4 @@
-// Sparse, wire room: the levels of one block of values of `sign` and `2bit` (levels.hpp). CPU and
+// Sparse, wire: the levels of one block of values of `sign` and `2bit` (levels.hpp). CPU and
 // GPU share them, so that both round alike and write the same bytes.
 #pragma once
 

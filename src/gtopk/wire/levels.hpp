@@ -1,4 +1,4 @@
-// Sparse, wire room: `sign` and `2bit` store each value in one or two bits: its sign, and one of
+// Sparse, wire: `sign` and `2bit` store each value in one or two bits: its sign, and one of
 // the one or two magnitudes of its block of 256 entries.
 //
 //   one level    the mean magnitude of the block (signSGD with a scale: Karimireddy et al., "Error

@@ -1,4 +1,4 @@
-// Sparse, wire room: `raw`: indices and values as in memory. Selection and merge write straight
+// Sparse, wire: `raw`: indices and values as in memory. Selection and merge write straight
 // into the message; sending copies nothing.
 #pragma once
 

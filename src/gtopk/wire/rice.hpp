@@ -1,4 +1,4 @@
-// Sparse, wire room: codes ascending indices as bits. Gaps between them are Golomb-Rice coded, with
+// Sparse, wire: codes ascending indices as bits. Gaps between them are Golomb-Rice coded, with
 // a parameter for each block of entries. The code is close to the entropy of random indices, and is
 // a bitmap if at least every second index is present. It knows no values.
 //

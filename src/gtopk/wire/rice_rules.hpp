@@ -1,4 +1,4 @@
-// Sparse, wire room: the numbers of an index code (rice.hpp). CPU and GPU share them, so that both
+// Sparse, wire: the numbers of an index code (rice.hpp). CPU and GPU share them, so that both
 // write the same bytes.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, wire room: keeps track of a list's entries while their values are rounded in place: which
+// Sparse, wire: keeps track of a list's entries while their values are rounded in place: which
 // are left, and what each has lost. It knows no format.
 #pragma once
 

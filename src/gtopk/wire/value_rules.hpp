@@ -1,4 +1,4 @@
-// Sparse, wire room: what one value becomes in a message, and what it is read back as. CPU and GPU
+// Sparse, wire: what one value becomes in a message, and what it is read back as. CPU and GPU
 // share it, so that both round alike and write the same bytes. It knows no lists.
 #pragma once
 

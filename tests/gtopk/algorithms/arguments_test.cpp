@@ -1,4 +1,4 @@
-// Sparse, algorithms room: invalid calls are refused before anything is sent; an exchange whose sum
+// Sparse, algorithms: invalid calls are refused before anything is sent; an exchange whose sum
 // overflows fails.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `auto` equals the algorithm it chooses, bit for bit; all ranks choose
+// Sparse, algorithms: `auto` equals the algorithm it chooses, bit for bit; all ranks choose
 // the same one, also when many operations wait for the first costs; and mismatches are reported as
 // usual.
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: several connections between two ranks: long lists and pieces of dense
+// Sparse, algorithms: several connections between two ranks: long lists and pieces of dense
 // tensors are dealt to them, results stay what they are, and nobody loses what is on its way when a
 // rank leaves.
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: a mean over contributors divides each sum by the number of ranks that
+// Sparse, algorithms: a mean over contributors divides each sum by the number of ranks that
 // sent its index, in one exchange: the sequential reference's tensor and residuals, bit for bit on
 // every rank. Sums, dropped entries and messages are those of any other call but for the counts.
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the controls, `random-k` and `true-topk`: what is drawn, and that they
+// Sparse, algorithms: the controls, `random-k` and `true-topk`: what is drawn, and that they
 // deliver what their names say.
 #include <gtest/gtest.h>
 

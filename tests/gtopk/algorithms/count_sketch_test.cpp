@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the count-sketch alone: its hashes, that it is linear and unbiased, and
+// Sparse, algorithms: the count-sketch alone: its hashes, that it is linear and unbiased, and
 // what it finds.
 #include "src/gtopk/algorithms/count_sketch.hpp"
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: messages and bytes of every rank are exactly those of
+// Sparse, algorithms: messages and bytes of every rank are exactly those of
 // docs/algorithms.md, as counted by the group and by the network.
 #include <gtest/gtest.h>
 

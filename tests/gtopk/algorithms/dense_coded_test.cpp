@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `dense` and `dense-placed` on wires that code blocks of values: the
+// Sparse, algorithms: `dense` and `dense-placed` on wires that code blocks of values: the
 // reference's bits on every rank, no mass lost, exactly the bytes of the page, and a step that is
 // not finite leaves no trace.
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests of the algorithms room: the ranks of a sparse all-reduce, some of which have acc on a
+// Tests, algorithms: the ranks of a sparse all-reduce, some of which have acc on a
 // device, and what became of them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: on a wire that rounds, `topk` sends a sum as the selections in it if
+// Sparse, algorithms: on a wire that rounds, `topk` sends a sum as the selections in it if
 // that takes fewer bytes. Which of the two never shows in a result, and bytes are exactly the
 // fewer.
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: of the parts of a step that share a gate, all happen or none does, on
+// Sparse, algorithms: of the parts of a step that share a gate, all happen or none does, on
 // every rank, whatever happens to one of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `hierarchical` and `gtopk-placed` on any hosts: one, as many as ranks,
+// Sparse, algorithms: `hierarchical` and `gtopk-placed` on any hosts: one, as many as ranks,
 // uneven ones, ranks in any order; and cases worked by hand.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Tests of the algorithms room: a device that has acc of a sparse all-reduce in which no rank
+// Tests, algorithms: a device that has acc of a sparse all-reduce in which no rank
 // selects, or whose algorithm is `auto`'s choice, made of the kernels on the host executor. It does
 // what it is asked for late (late_work.hpp).
 #pragma once

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: ranks of which only some know the costs of messages, or know newer ones,
+// Sparse, algorithms: ranks of which only some know the costs of messages, or know newer ones,
 // find out at once, and measure again; what is called behind a new measurement waits for it.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Tests of the algorithms room: what a device was asked for and has not done yet. It does a piece
+// Tests, algorithms: what a device was asked for and has not done yet. It does a piece
 // of it when the test says so.
 #pragma once
 

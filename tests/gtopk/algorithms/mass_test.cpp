@@ -1,4 +1,4 @@
-// Sparse, algorithms room: what the ranks put in comes out, in the result and the residuals
+// Sparse, algorithms: what the ranks put in comes out, in the result and the residuals
 // together; and a step with anything non-finite leaves no trace but NaN.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Tests of the algorithms room: a case of plain random gradients, into which a test may plant what
+// Tests, algorithms: a case of plain random gradients, into which a test may plant what
 // it is about; tests/support/cases.hpp draws difficult ones.
 #pragma once
 

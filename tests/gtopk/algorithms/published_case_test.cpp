@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the four-rank case in which the published implementation loses mass.
+// Sparse, algorithms: the four-rank case in which the published implementation loses mass.
 // Worked by hand, so that it checks the reference, too.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: over the in-process transport every algorithm gives the sequential
+// Sparse, algorithms: over the in-process transport every algorithm gives the sequential
 // reference's tensor and residuals, bit for bit on every rank, in whatever order messages arrive.
 // The cases include ties, signed zeros, subnormals, d = 1, k >= d, empty ranks, fewer non-zeros
 // than k, overflow, NaN and infinity.

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the algorithms by regions, in cases worked by hand, so that they check
+// Sparse, algorithms: the algorithms by regions, in cases worked by hand, so that they check
 // the reference, too.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Test support of this room: the messages and bytes of each rank in a large dense reduction, as
+// Test support: the messages and bytes of each rank in a large dense reduction, as
 // docs/algorithms.md gives them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: a tensor in pieces gives the same result as in one, bit for bit,
+// Sparse, algorithms: a tensor in pieces gives the same result as in one, bit for bit,
 // whatever each rank's cuts; and what was delivered is noted beside it.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: every selector under every algorithm gives the reference's bits; a
+// Sparse, algorithms: every selector under every algorithm gives the reference's bits; a
 // selector's state changes with a step that happens and with no other; how many entries there may
 // be, and which calls are refused.
 #include <gtest/gtest.h>

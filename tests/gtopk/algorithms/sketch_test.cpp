@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `sketch` delivers what its page says, besides what the tests of every
+// Sparse, algorithms: `sketch` delivers what its page says, besides what the tests of every
 // algorithm check.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Tests of the device room: cases of a commit, and what the CPU writes.
+// Tests, device: cases of a commit, and what the CPU writes.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests of the device room: a vector and its residual as kernels see them, in pieces or in one.
+// Tests, device: a vector and its residual as kernels see them, in pieces or in one.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Tests of the device room: cases of an exact selection, and what the CPU selects.
+// Tests, device: cases of an exact selection, and what the CPU selects.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Tests of the device room: cases of every selector that a device has, and what the selector's own
+// Tests, device: cases of every selector that a device has, and what the selector's own
 // code selects.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tests of the device room: cases of a count-sketch, its cells on the CPU, and what is heavy in
+// Tests, device: cases of a count-sketch, its cells on the CPU, and what is heavy in
 // them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tests of the device room: vectors for calls without a selection, and what the CPU gathers.
+// Tests, device: vectors for calls without a selection, and what the CPU gathers.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Sparse, plan room: the cheapest candidate is chosen, ties go to the first, and the reason says
+// Sparse, plan: the cheapest candidate is chosen, ties go to the first, and the reason says
 // what was compared.
 #include <gtest/gtest.h>
 

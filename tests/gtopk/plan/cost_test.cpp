@@ -1,4 +1,4 @@
-// Sparse, plan room: the algorithms' cost functions predict the messages and bytes that the network
+// Sparse, plan: the algorithms' cost functions predict the messages and bytes that the network
 // counts, and price what a codec sends.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Sparse, plan room: what is sent to measure costs is a part of the tensor that is planned for, and
+// Sparse, plan: what is sent to measure costs is a part of the tensor that is planned for, and
 // much larger tensors are measured for again.
 #include <gtest/gtest.h>
 

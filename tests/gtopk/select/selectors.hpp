@@ -1,4 +1,4 @@
-// Test support of this room: cases for any selector of the registry, and the reference's results
+// Test support: cases for any selector of the registry, and the reference's results
 // for them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Test support of this room: every element type with every width of index, for typed tests.
+// Test support: every element type with every width of index, for typed tests.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests of the sparse rooms: a vector cut into the pieces that are hardest for an implementation:
+// Tests, sparse: a vector cut into the pieces that are hardest for an implementation:
 // empty ones, single elements, odd lengths, odd addresses.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tests of the sparse rooms: lists of random entries, and the types of lists.
+// Tests, sparse: lists of random entries, and the types of lists.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests of the sparse rooms: typical gradient values, and values that only an adversary would send.
+// Tests, sparse: typical gradient values, and values that only an adversary would send.
 #pragma once
 
 #include <cmath>

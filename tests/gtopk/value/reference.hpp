@@ -1,4 +1,4 @@
-// Tests of the sparse rooms: the contract written down as plainly as possible and independently of
+// Tests, sparse: the contract written down as plainly as possible and independently of
 // the library: values through double and frexp, order through a full sort, lists through a map.
 #pragma once
 

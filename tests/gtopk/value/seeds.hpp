@@ -1,4 +1,4 @@
-// Tests of the sparse rooms: seeds of random cases. A failure prints its seed; GTOPK_SEED=<seed>
+// Tests, sparse: seeds of random cases. A failure prints its seed; GTOPK_SEED=<seed>
 // runs that case alone.
 #pragma once
 

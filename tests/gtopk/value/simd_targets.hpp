@@ -1,4 +1,4 @@
-// Tests of the sparse rooms: runs a body once per SIMD target that this machine supports and the
+// Tests, sparse: runs a body once per SIMD target that this machine supports and the
 // library was compiled for, to compare their bits.
 #pragma once
 

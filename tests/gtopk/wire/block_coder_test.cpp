@@ -1,4 +1,4 @@
-// Sparse, wire room: blocks of dense values: bit for bit the reference's, coding what was decoded
+// Sparse, wire: blocks of dense values: bit for bit the reference's, coding what was decoded
 // gives the same bytes, and a block in which anything is not finite is NaN.
 #include "src/gtopk/wire/block_coder.hpp"
 

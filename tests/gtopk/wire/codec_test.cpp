@@ -1,4 +1,4 @@
-// Sparse, wire room: for every codec of the registry and every width of value and index, a list
+// Sparse, wire: for every codec of the registry and every width of value and index, a list
 // comes out of a message as it went in; damaged messages are refused with the reason, nothing is
 // read outside the message, and nothing is written beyond the list. Every codec is fuzzed alone.
 #include "src/gtopk/wire/codec.hpp"

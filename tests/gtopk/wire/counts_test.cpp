@@ -1,4 +1,4 @@
-// Sparse, wire room: how many ranks are in each entry: a bit each where all are one, what went in
+// Sparse, wire: how many ranks are in each entry: a bit each where all are one, what went in
 // comes out, and nothing else is accepted.
 #include "src/gtopk/wire/counts.hpp"
 

@@ -1,4 +1,4 @@
-// Sparse, wire room: `4bit`: bit for bit what the page says, finite results for the largest and the
+// Sparse, wire: `4bit`: bit for bit what the page says, finite results for the largest and the
 // smallest numbers, and what no block contains is refused.
 #include "src/gtopk/wire/four_bits.hpp"
 

@@ -1,4 +1,4 @@
-// Sparse, wire room: `sign` and `2bit`: bit for bit what the page says, finite results for the
+// Sparse, wire: `sign` and `2bit`: bit for bit what the page says, finite results for the
 // largest and the smallest numbers, and what no block contains is refused.
 #include "src/gtopk/wire/levels.hpp"
 

@@ -1,4 +1,4 @@
-// Sparse, wire room: coded indices: bit for bit what the page says, close to the entropy at every
+// Sparse, wire: coded indices: bit for bit what the page says, close to the entropy at every
 // density, and never longer than the reserved space.
 #include "src/gtopk/wire/rice.hpp"
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. A simulated device (device.hpp), for ranks in processes of their own.
+"""A simulated device (device.hpp), for ranks in processes of their own.
 
 build() compiles it, what knows torch once for each version; use() makes it torch's device "fake"
 in this process, where GTOPK_CUDA_DRIVER and GTOPK_CUDA_KERNELS must name it.

@@ -1,4 +1,4 @@
-// Test support of this room: a forked rank's transport that knows those of all others.
+// Test support: a forked rank's transport that knows those of all others.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Test support of this room: UCX transports in one process and one thread. They run through the
-// suite in tests/transport/suite, and know one another in the tests of this room.
+// Test support: UCX transports in one process and one thread. They run through the
+// suite in tests/transport/suite, and know one another in the tests of this module.
 #pragma once
 
 #include <sched.h>

@@ -1,4 +1,4 @@
-// Room: tools/netlab/switch. The TCP connections that a switch remembers, as NATs and stateful
+// The TCP connections that a switch remembers, as NATs and stateful
 // firewalls do. Pure: the time is an argument.
 #pragma once
 

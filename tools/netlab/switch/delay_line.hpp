@@ -1,4 +1,4 @@
-// Room: tools/netlab/switch. What happens to a frame between two ports: it is lost, or it waits.
+// What happens to a frame between two ports: it is lost, or it waits.
 // Pure: no sockets, and the time is an argument.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Room: tools/netlab/switch. What the switch reads in a frame: addresses, its kind and its
+// What the switch reads in a frame: addresses, its kind and its
 // connection. Pure.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Room: tools/netlab/switch. netlab-switch: the lab's switch with delay, jitter and loss, where the
+// netlab-switch: the lab's switch with delay, jitter and loss, where the
 // kernel has no netem. tools/netlab/delayed.py starts it in the namespace of the switch.
 //
 //   netlab-switch DELAY_NS JITTER_NS LOSS REORDER SEED FORGET_NS PORT...

@@ -1,4 +1,4 @@
-// Room: tools/netlab/switch. One port: a raw socket on an interface, which reads from a ring that
+// One port: a raw socket on an interface, which reads from a ring that
 // it shares with the kernel. Knows AF_PACKET; must not know what the switch does with a frame.
 #pragma once
 
