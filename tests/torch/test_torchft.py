@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -82,8 +83,13 @@ class Replicas:
         program.wait()
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Take in what they say until then."""
+        """Take in what they say until then. None may end: the others would go on for ever."""
         while not done():
+            if ended := {r: p.returncode for r, p in self.running.items() if p.poll() is not None}:
+                time.sleep(0.5)  # for its last lines
+                self.lines += [self.said.get() for _ in range(self.said.qsize())]
+                said = "".join(line for replica, line in self.lines if replica in ended)
+                raise AssertionError(f"replicas ended, with exit codes {ended}, after\n{said}")
             try:
                 replica, line = self.said.get(timeout=LONG)
             except queue.Empty:
@@ -114,7 +120,7 @@ def replicas(request, tmp_path) -> Iterator[Replicas]:
 def test_a_replica_is_killed_and_comes_back_while_the_others_train(replicas: Replicas) -> None:
     for replica in range(3):
         replicas.start(replica)
-    replicas.until(lambda: replicas.together == 3)
+    replicas.until(lambda: replicas.together == 3 and 0 in replicas.steps)
     killed_after = replicas.steps[0]
     replicas.kill(2)
     replicas.until(lambda: replicas.together == 2 and replicas.steps[0] > killed_after)
