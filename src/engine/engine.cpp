@@ -62,8 +62,7 @@ std::uint64_t Engine::submit(const std::shared_ptr<Group>& group, OperationSpec 
 }
 
 void Engine::post(std::function<void()> work) {
-  scheduler_.post(std::move(work));
-  transport_.wake();
+  scheduler_.post(std::move(work), [this] { transport_.wake(); });
 }
 
 void Engine::admit(Scheduler::Queued& call) {

@@ -74,9 +74,12 @@ std::uint64_t Scheduler::submit(const std::shared_ptr<Group>& group, OperationSp
   return sequence;
 }
 
-void Scheduler::post(std::function<void()> work) {
+void Scheduler::post(std::function<void()> work, const std::function<void()>& wake) {
   const std::lock_guard lock(mutex_);
   queue_.push_back({std::move(work), {}});
+  if (wake) {
+    wake();
+  }
 }
 
 bool Scheduler::has_queued() const {

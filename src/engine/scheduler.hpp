@@ -65,7 +65,9 @@ class Scheduler {
   /// Engine::submit.
   std::uint64_t submit(const std::shared_ptr<Group>& group, OperationSpec spec,
                        std::shared_ptr<Gate> input);
-  void post(std::function<void()> work);
+  /// wake, or null: called before the work can be taken. What follows the work may be the end of
+  /// the engine, and of whatever wakes its thread.
+  void post(std::function<void()> work, const std::function<void()>& wake = nullptr);
   [[nodiscard]] bool has_queued() const;
 
   // Engine thread: the parts of a step. Each returns whether it did anything.
