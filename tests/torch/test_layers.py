@@ -200,7 +200,7 @@ def check_an_optimizer_chooses_as_well(me: Rank) -> None:
 
 
 def check_what_adaptive_refuses_is_what_no_plan_predicts(me: Rank) -> None:
-    predicted = gtopk.plan(10_000, density=0.01)["predictions"]
+    predicted = gtopk.plan(10_000, density=0.01, wire="int8")["predictions"]
     assert set(predicted) == set(predicted_algorithms())
 
 

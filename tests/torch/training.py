@@ -48,7 +48,7 @@ def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def share(algorithm: str, density: float) -> dict[str, float]:
     """The argument, which "dense" does not take."""
-    return {} if algorithm == "dense" else {"density": density}
+    return {} if algorithm.startswith("dense") else {"density": density}
 
 
 class Steps:
