@@ -25,6 +25,11 @@
 
 namespace gtopk::transport {
 
+/// UCX's pointer to the request: the end of the area before which it keeps its own data.
+[[nodiscard]] inline void* ucx_request(Request& request) {
+  return request.storage + Request::kStorage;
+}
+
 class UcxTransport final : public Transport {
  public:
   explicit UcxTransport(const UcxOptions& options);
