@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 namespace gtopk::support {
 
@@ -71,6 +72,35 @@ std::string group_works(InprocRanks& ranks) {
     }
   }
   return {};
+}
+
+std::string refusal_of_a_flip(const reference::Problem& problem, std::uint64_t message,
+                              std::size_t byte) {
+  const auto size = static_cast<std::uint32_t>(problem.ranks.size());
+  InprocRanks ranks(size, network(1));
+  std::uint64_t seen = 0;
+  ranks.fabric().set_faults([&](const transport::inproc::Sent& sent) {
+    transport::inproc::Fault fault;
+    if (transport::kind_of(sent.tag) == transport::TagKind::kCollective && seen++ == message) {
+      fault.flip = byte;
+    }
+    return fault;
+  });
+  std::vector<Tensor> tensors;
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    tensors.push_back(tensor_of(problem, rank));
+  }
+  const auto endings =
+      ranks.run([&](std::uint32_t rank) { return sparse_all_reduce(problem, tensors[rank]); });
+  std::string text;
+  for (const auto& ending : endings) {
+    if (ending->error && ending->error->kind() == ErrorKind::kMismatch) {
+      text += ending->text();
+    }
+  }
+  ranks.fabric().set_faults({});
+  EXPECT_EQ(group_works(ranks), "");
+  return text;
 }
 
 }  // namespace gtopk::support

@@ -28,6 +28,11 @@ struct Tensor {
 [[nodiscard]] std::string differs_from_reference(InprocRanks& ranks,
                                                  const reference::Problem& problem);
 
+/// The errors of ranks that find a call or a message wrong, if `byte` of the `message`-th message
+/// of the problem's exchange, from 0, is flipped. Checks that the group works afterwards.
+[[nodiscard]] std::string refusal_of_a_flip(const reference::Problem& problem,
+                                            std::uint64_t message, std::size_t byte);
+
 /// Checks the group with an all-reduce of one integer per rank: empty if it gives the sum, else
 /// what went wrong.
 [[nodiscard]] std::string group_works(InprocRanks& ranks);

@@ -210,35 +210,6 @@ TEST(ContributorsMismatch, IsToldOnEveryRank) {
   }
 }
 
-/// What rank 0 says of a message in which the number of bytes of counts is `bytes` more.
-std::string refusal(std::uint64_t target, std::int64_t bytes, const Problem& problem) {
-  const auto size = static_cast<std::uint32_t>(problem.ranks.size());
-  InprocRanks ranks(size, support::network(1));
-  std::uint64_t seen = 0;
-  ranks.fabric().set_faults([&](const Sent& sent) -> Fault {
-    Fault fault;
-    if (static_cast<TagKind>(sent.tag >> 62U) == TagKind::kCollective && seen++ == target) {
-      fault.flip = offsetof(collectives::Header, count_bytes) + static_cast<std::size_t>(bytes);
-    }
-    return fault;
-  });
-  std::vector<Tensor> tensors;
-  for (std::uint32_t rank = 0; rank < size; ++rank) {
-    tensors.push_back(support::tensor_of(problem, rank));
-  }
-  const auto endings = ranks.run(
-      [&](std::uint32_t rank) { return support::sparse_all_reduce(problem, tensors[rank]); });
-  std::string text;
-  for (const auto& ending : endings) {
-    if (ending->error && ending->error->kind() == ErrorKind::kMismatch) {
-      text += ending->text();
-    }
-  }
-  ranks.fabric().set_faults({});
-  EXPECT_EQ(support::group_works(ranks), "");
-  return text;
-}
-
 // Whichever byte of it, in a list with counts or without, asked for or not.
 TEST(ContributorsDamage, OfTheirNumberIsNoticed) {
   Problem problem = overlapping(4, 4, 40);
@@ -249,7 +220,9 @@ TEST(ContributorsDamage, OfTheirNumberIsNoticed) {
       problem.options.wire = wire;
       for (std::uint64_t target = 0; target < 8; ++target) {
         for (std::int64_t byte = 0; byte < 8; ++byte) {
-          EXPECT_THAT(refusal(target, byte, problem), ::testing::HasSubstr("damaged list"))
+          EXPECT_THAT(support::refusal_of_a_flip(problem, target,
+                                                 offsetof(collectives::Header, count_bytes) + byte),
+                      ::testing::HasSubstr("damaged list"))
               << to_string(mean) << ", " << wire << ", message " << target << ", byte " << byte;
         }
       }

@@ -208,35 +208,6 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("bf16", "fp16", "int8", "4bit", "2bit", "sign"),
                        ::testing::Values(MeanOver::kRanks, MeanOver::kContributors)));
 
-/// The error of an exchange among four ranks in which a byte of one message is changed; message:
-/// the third of a rank or so, which holds two selections.
-std::string refusal(const Problem& problem, std::size_t byte, std::uint64_t message) {
-  InprocRanks ranks(4, support::network(1));
-  std::uint64_t seen = 0;
-  ranks.fabric().set_faults([&](const Sent& sent) -> Fault {
-    Fault fault;
-    if (transport::kind_of(sent.tag) == TagKind::kCollective && seen++ == message) {
-      fault.flip = byte;
-    }
-    return fault;
-  });
-  std::vector<support::Tensor> tensors;
-  for (std::uint32_t rank = 0; rank < 4; ++rank) {
-    tensors.push_back(support::tensor_of(problem, rank));
-  }
-  const auto endings = ranks.run(
-      [&](std::uint32_t rank) { return support::sparse_all_reduce(problem, tensors[rank]); });
-  std::string text;
-  for (const auto& ending : endings) {
-    if (ending->error && ending->error->kind() == ErrorKind::kMismatch) {
-      text += ending->text();
-    }
-  }
-  ranks.fabric().set_faults({});
-  EXPECT_EQ(support::group_works(ranks), "");
-  return text;
-}
-
 // The number of selections, and the entries and bytes of the first: whichever byte of them.
 TEST(ForwardedDamage, OfTheirSizesIsNoticed) {
   Problem problem = partly_shared(4, 0, 40);
@@ -245,7 +216,8 @@ TEST(ForwardedDamage, OfTheirSizesIsNoticed) {
   for (std::size_t byte = 0; byte < 8; ++byte) {
     for (const std::size_t field :
          {offsetof(collectives::Header, count), kHeaderBytes, kHeaderBytes + 8}) {
-      EXPECT_THAT(refusal(problem, field + byte, last), ::testing::HasSubstr("damaged list"))
+      EXPECT_THAT(support::refusal_of_a_flip(problem, last, field + byte),
+                  ::testing::HasSubstr("damaged list"))
           << "byte " << field + byte;
     }
   }
