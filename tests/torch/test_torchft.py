@@ -4,12 +4,12 @@ installed: replicas as processes, one of which is killed and comes back.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import re
 import subprocess
 import sys
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -43,6 +43,7 @@ class Replicas:
         self.steps: dict[int, int] = {}  # that a replica has made
         self.together = 0  # replicas in the last step
         self.running: dict[int, subprocess.Popen] = {}
+        self.readers: dict[int, list[threading.Thread]] = {}
         self.lighthouse = ""
 
     def __enter__(self) -> Replicas:
@@ -74,8 +75,12 @@ class Replicas:
             for line in pipe:
                 self.said.put((replica, line))
 
-        for pipe in (program.stdout, program.stderr):
-            threading.Thread(target=read, args=[pipe], daemon=True).start()
+        pipes = (program.stdout, program.stderr)
+        self.readers[replica] = [
+            threading.Thread(target=read, args=[pipe], daemon=True) for pipe in pipes
+        ]
+        for reader in self.readers[replica]:
+            reader.start()
 
     def kill(self, replica: int) -> None:
         program = self.running.pop(replica)
@@ -86,7 +91,8 @@ class Replicas:
         """Take in what they say until then. None may end: the others would go on for ever."""
         while not done():
             if ended := {r: p.returncode for r, p in self.running.items() if p.poll() is not None}:
-                time.sleep(0.5)  # for its last lines
+                for reader in itertools.chain(*(self.readers[each] for each in ended)):
+                    reader.join(LONG)  # until its last line
                 self.lines += [self.said.get() for _ in range(self.said.qsize())]
                 said = "".join(line for replica, line in self.lines if replica in ended)
                 raise AssertionError(f"replicas ended, with exit codes {ended}, after\n{said}")
