@@ -81,8 +81,9 @@ class UcxEndpoint {
   /// Opens connections until there are `connections`, if they are by TCP. False if one cannot
   /// begin.
   [[nodiscard]] bool widen(const UcxWorker& worker, std::uint32_t connections);
-  /// Whether several connections may help, as it uses TCP.
-  [[nodiscard]] bool streams() const { return streams_; }
+  /// Whether its round trip is still to be looked for: it uses TCP, so that several connections may
+  /// help.
+  [[nodiscard]] bool unmeasured() const { return looks < kLooks && streams_ && usable(false); }
   /// Sends need every connection, receives need any.
   [[nodiscard]] bool usable(bool for_receives) const {
     return state_ == State::kConnected && (failure_ == UCS_OK || (for_receives && !broke()));

@@ -122,8 +122,8 @@ void UcxTransport::finish(Request& request, Status status, std::size_t length) {
   UcxEndpoint& endpoint = endpoints_[request.peer];
   endpoint.pending.remove(request);
   endpoint.reached = endpoint.reached || status == Status::kOk;
-  some_unmeasured_ =
-      some_unmeasured_ || (request.is_receive && endpoint.looks < UcxEndpoint::kLooks);
+  some_unmeasured_ = some_unmeasured_ || (connections_ == kAutoConnections && request.is_receive &&
+                                          endpoint.unmeasured());
   if (!request.is_receive) {
     endpoint.connections().released(request);
   }

@@ -118,16 +118,11 @@ bool UcxTransport::has_descriptors(UcxEndpoint& endpoint, bool for_notice) {
 /// With GTOPK_CONNECTIONS=auto: opens more connections to peers that are far away.
 void UcxTransport::measure_round_trips() {
   some_unmeasured_ = false;
-  if (connections_ != kAutoConnections || closed_) {
-    return;
-  }
   for (UcxEndpoint& endpoint : endpoints_) {
-    if (endpoint.looks >= UcxEndpoint::kLooks || !endpoint.reached || !endpoint.usable(false) ||
-        endpoint.departure_expected) {
+    if (closed_ || endpoint.departure_expected || !endpoint.unmeasured()) {
       continue;
     }
-    const std::optional<Duration> round_trip =
-        endpoint.streams() ? worker_.round_trip(endpoint.tcp_addresses()) : Duration::zero();
+    const std::optional<Duration> round_trip = worker_.round_trip(endpoint.tcp_addresses());
     endpoint.looks = round_trip ? UcxEndpoint::kLooks : endpoint.looks + 1;
     const std::uint32_t wanted = round_trip ? connections_for(*round_trip) : 1;
     if (wanted > 1 && descriptor_shortage(kDescriptorsOfConnection + wanted).empty() &&
