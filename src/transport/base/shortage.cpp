@@ -9,10 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <optional>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "gtopk/error.hpp"
 #include "src/transport/base/log.hpp"
@@ -33,6 +33,34 @@ std::string soft_limit(__rlimit_resource resource) {
     return "unknown";
   }
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
+}
+
+/// How many more descriptors this process may have, at most `count`. It opens none: another thread
+/// may need the last, as UCX's does to accept a connection, and closes its port for good without
+/// it. It looks from the limit downwards, as the kernel always takes the lowest number.
+std::size_t free_descriptors(std::size_t count) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return count;
+  }
+  std::size_t found = 0;
+  for (rlim_t number = std::min<rlim_t>(limit.rlim_cur, INT_MAX); number > 0 && found < count;) {
+    --number;
+    if (fcntl(static_cast<int>(number), F_GETFD) < 0) {
+      ++found;
+    }
+  }
+  return found;
+}
+
+/// 0 if a file can be opened.
+int errno_of_open() {
+  const int descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    return errno;
+  }
+  close(descriptor);
+  return 0;
 }
 
 std::string describe_thread_limits(int error) {
@@ -86,30 +114,17 @@ bool raise_open_file_limit() {
 }
 
 std::string descriptor_shortage(std::size_t count) {
-  std::vector<int> opened;
-  int error = 0;
-  while (opened.size() < count && error == 0) {
-    const int descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (descriptor >= 0) {
-      opened.push_back(descriptor);
-    } else if (errno != EINTR) {
-      error = errno;
-    }
+  const std::size_t left = free_descriptors(count);
+  if (left >= count) {
+    return errno_of_open() == ENFILE
+               ? "this machine has no file descriptors left (sysctl fs.file-max)"
+               : std::string();
   }
-  std::ranges::for_each(opened, [](int descriptor) { close(descriptor); });
-  const std::string left =
-      opened.empty()
-          ? std::string("no file descriptors left")
-          : fmt::format("too few file descriptors left, {} of the {} needed", opened.size(), count);
-  switch (error) {
-    case EMFILE:
-      return fmt::format("this process has {} (limit {}, ulimit -n)", left,
-                         soft_limit(RLIMIT_NOFILE));
-    case ENFILE:
-      return fmt::format("this machine has {} (sysctl fs.file-max)", left);
-    default:
-      return {};  // there may be no /dev/null
-  }
+  return fmt::format(
+      "this process has {} (limit {}, ulimit -n)",
+      left == 0 ? std::string("no file descriptors left")
+                : fmt::format("too few file descriptors left, {} of the {} needed", left, count),
+      soft_limit(RLIMIT_NOFILE));
 }
 
 // Check memory before threads, as without memory no thread starts either.

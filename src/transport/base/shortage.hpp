@@ -15,7 +15,7 @@ namespace gtopk::transport {
 bool raise_open_file_limit();
 
 /// "this process has no file descriptors left (limit 128, ulimit -n)" if it cannot open `count`
-/// more files, else empty. Opens and closes that many.
+/// more files, else empty. If that many are free, opens one and closes it.
 [[nodiscard]] std::string descriptor_shortage(std::size_t count);
 
 /// What this process is out of: descriptors, threads or memory; empty if nothing. For errors whose

@@ -44,7 +44,11 @@ class Reads : public ::testing::Test {
     options.density = static_cast<double>(k) / static_cast<double>(d);
     SelectorState state{{2.575}};  // which one of a hundred reaches
     options.state = &state;
-    const auto rule = selector_registry().find(selector).on_device(d, k, options).value();
+    const SelectorRow& row = selector_registry().find(selector);
+    const auto rule =
+        row.on_device(d, row.per_block ? selection_size(d, options.density, options.block) : k,
+                      options)
+            .value();
     device::Piece<Counted> piece{.tensor = tensor.data(), .size = d};
     const device::Pieces<Counted> acc{&piece, 1, device::number_tiles(&piece, 1)};
     const auto take = [&](device::Room& memory) {

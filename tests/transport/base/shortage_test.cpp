@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "gtopk/error.hpp"
 
@@ -61,7 +62,24 @@ TEST(DescriptorShortage, TooFewLeft_SaysHowMany) {
   EXPECT_THAT(descriptor_shortage(3), IsEmpty());
   EXPECT_THAT(descriptor_shortage(4),
               HasSubstr("too few file descriptors left, 3 of the 4 needed"));
-  EXPECT_THAT(descriptor_shortage(3), IsEmpty()) << "those opened to count are closed";
+  EXPECT_THAT(descriptor_shortage(3), IsEmpty());
+}
+
+TEST(DescriptorShortage, Counting_TakesNoneFromAnotherThread) {
+  const SoftLimit few(RLIMIT_NOFILE, next_descriptor() + 3);
+  std::atomic<bool> counted = false;
+  std::thread counts([&] {
+    for (int i = 0; i < 10'000; ++i) {
+      EXPECT_THAT(descriptor_shortage(4), HasSubstr("too few file descriptors left, "));
+    }
+    counted = true;
+  });
+  while (!counted) {
+    const int descriptor = dup(0);
+    EXPECT_GE(descriptor, 0);
+    close(descriptor);
+  }
+  counts.join();
 }
 
 /// Bytes.
