@@ -138,9 +138,8 @@ class Transport {
   /// Force-closes the endpoint to `peer`: each of its pending requests completes with kPeerFailed;
   /// no failure is reported.
   virtual void give_up(PeerId peer) = 0;
-  /// Whether an endpoint has ended, without a departure, whose process may still be alive.
-  /// Endpoints end for good: the two can communicate again only if this side starts a new
-  /// transport.
+  /// Whether new groups need a new transport. An endpoint has ended, without a departure, whose
+  /// process may still be alive: endpoints end for good. Or this side may no longer receive.
   [[nodiscard]] virtual bool spent() const = 0;
   /// From now on a broken endpoint to `peer` is an orderly departure, not a failure to report; one
   /// that is already broken no longer counts for spent().

@@ -42,9 +42,9 @@ void PendingRequests::remove(Request& request) {
   request.next = nullptr;
 }
 
-bool PendingRequests::any_receive() const {
+bool PendingRequests::any(bool receives) const {
   for (const Request* request = first_; request != nullptr; request = request->next) {
-    if (request->is_receive) {
+    if (request->is_receive == receives) {
       return true;
     }
   }

@@ -22,7 +22,8 @@ namespace gtopk::transport {
 class PendingRequests {
  public:
   [[nodiscard]] bool empty() const { return first_ == nullptr; }
-  [[nodiscard]] bool any_receive() const;
+  /// Whether there are any receives, or sends.
+  [[nodiscard]] bool any(bool receives) const;
   /// Whether there are any, except receives that do not connect, which may wait forever.
   [[nodiscard]] bool any_awaited() const;
   [[nodiscard]] Request* first() const { return first_; }

@@ -84,6 +84,7 @@ class UcxTransport final : public Transport {
   void fail_held(UcxEndpoint& endpoint);
   void fail_waiting(UcxEndpoint& endpoint, bool notices_too);
   void check_listeners();
+  void check_queue();
   [[nodiscard]] PeerFailure failure_of(PeerId peer) const;
   [[nodiscard]] bool post_send(const HeldSend& send);
   void post_held(UcxEndpoint& endpoint);
@@ -119,6 +120,7 @@ class UcxTransport final : public Transport {
   DescriptorReserve reserve_;
   UnexpectedMessages unexpected_;
   Neighbours neighbours_;
+  PeerId killed_neighbour_ = 0;           ///< the last one, if the worker doubts its queue
   std::vector<PeerId> ended_neighbours_;  ///< what they sent is still received
   unsigned turns_ = 0;                    ///< counts calls of progress()
   bool moved_in_wait_ = false;            ///< reported by the next progress()
@@ -127,7 +129,7 @@ class UcxTransport final : public Transport {
                                           ///< a row
   TimePoint napping_since_{};
   bool closed_ = false;
-  bool deaf_ = false;              ///< others can no longer connect
+  bool deaf_ = false;              ///< others can no longer connect, or their messages are hidden
   bool attention_ = false;         ///< an endpoint broke
   bool some_half_broken_ = false;  ///< one of several connections to a peer has ended
   bool some_unmeasured_ = false;   ///< a peer has answered, and its round trip can be looked at

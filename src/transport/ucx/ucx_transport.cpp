@@ -163,9 +163,12 @@ void UcxTransport::expect_departure(PeerId peer) {
 }
 
 bool UcxTransport::spent() const {
-  return closed_ || deaf_ ||
-         std::any_of(endpoints_.begin(), endpoints_.end(),
-                     [](const UcxEndpoint& endpoint) { return endpoint.lost; });
+  return closed_ || deaf_ || worker_.doubts_queue() ||
+         std::any_of(endpoints_.begin(), endpoints_.end(), [this](const UcxEndpoint& endpoint) {
+           const bool may_be_killed = endpoint.state() == UcxEndpoint::State::kConnected &&
+                                      endpoint.shares_memory() && !endpoint.departure_expected;
+           return endpoint.lost || (may_be_killed && neighbours_.has_ended(endpoint.info()));
+         });
 }
 
 std::vector<PeerFailure> UcxTransport::take_failures() { return std::exchange(failures_, {}); }
@@ -177,6 +180,10 @@ void UcxTransport::act_on_failures() {
     if (!endpoint.broke()) {
       some_half_broken_ = some_half_broken_ || endpoint.half_broken();
       continue;
+    }
+    if (endpoint.process_ended() && endpoint.shares_memory()) {
+      killed_neighbour_ = peer;
+      worker_.doubt_queue();
     }
     if (!endpoint.departure_expected) {
       endpoint.lost = !endpoint.process_ended();
@@ -202,7 +209,7 @@ void UcxTransport::end(UcxEndpoint& endpoint) {
   }
   // A stopped peer may continue later, and UCX would write the rest of its message where the buffer
   // was. Such a receive completes only when the worker ends, see abandon_half_arrived.
-  if (endpoint.cut_off() || closed_ || !endpoint.pending.any_receive()) {
+  if (endpoint.cut_off() || closed_ || !endpoint.pending.any(true)) {
     neighbours_.forget(known_.at(endpoint.info().identity));
     endpoint.begin_close(closing_);
   }

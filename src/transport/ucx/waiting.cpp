@@ -1,5 +1,7 @@
 // Transport over UCX: progress, and sleep when there is none. UCX, wake() or the end of a
 // neighbour's process ends a sleep or, for peers that can do none of these, a short timeout.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -14,6 +16,9 @@ namespace {
 constexpr int kNapShare = 8;
 constexpr Duration kShortestNap = std::chrono::microseconds(50);
 constexpr Duration kLongestNap = std::chrono::milliseconds(1);
+
+// A living sender may be interrupted in the middle of a message, but hardly for so long.
+constexpr Duration kHiddenAfter = std::chrono::seconds(1);
 
 // A process too busy to sleep checks its neighbours once every this many turns.
 constexpr unsigned kTurnsPerLook = 4096;
@@ -64,6 +69,26 @@ void UcxTransport::wait(Duration at_most) {
     look_at_neighbours();
   }
   check_listeners();
+  check_queue();
+}
+
+/// UCX's queue in shared memory ends at a message whose sender was killed while it wrote it.
+void UcxTransport::check_queue() {
+  const auto self = known_.find(self_.identity);
+  if (deaf_ || !worker_.doubts_queue() || worker_.stuck_for() < kHiddenAfter ||
+      self == known_.end() ||
+      std::any_of(endpoints_.begin(), endpoints_.end(),
+                  [](const UcxEndpoint& endpoint) { return endpoint.pending.any(false); })) {
+    return;
+  }
+  deaf_ = true;
+  const PeerInfo& killed = endpoints_[killed_neighbour_].info();
+  failures_.push_back(
+      {.peer = self->second,
+       .reason = fmt::format("{} pid {} was killed while it wrote to the shared memory in which "
+                             "this process receives, and nothing arrives there any more. Groups "
+                             "made from now on are not affected",
+                             killed.host, killed.process)});
 }
 
 /// How long to sleep: briefly if this process waits for a peer that cannot wake it.

@@ -102,12 +102,13 @@ bool UcxWorker::sleep(Duration at_most, int also) {
   }
   // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY means that something has
   // arrived in between, or that something of ours waits for space in a peer's queue, which no event
-  // announces.
+  // announces, or that the next message in this worker's queue is still being written.
   if (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK) {
     asleep_.store(false);
     wait_for_room();
     return false;
   }
+  in_doubt_ = false;  // a half-written message would have kept UCX from being armed
   // poll() ignores a negative descriptor.
   std::array<pollfd, 3> entries = {{{.fd = event_descriptor_, .events = POLLIN, .revents = 0},
                                     {.fd = wake_descriptor_, .events = POLLIN, .revents = 0},

@@ -48,6 +48,15 @@ class UcxWorker {
   /// Whether UCX has closed a port on which others connect to this worker. Noticed in sleep(),
   /// within a second.
   [[nodiscard]] bool has_lost_listener() const { return sockets_ && sockets_->has_lost_listener(); }
+  /// Called when a process that wrote to this worker's shared memory has been killed: its last
+  /// message may be half-written for good, and hides all that follow.
+  void doubt_queue() { in_doubt_ = true; }
+  /// Whether that may be so: since then UCX has always had something left to read before a sleep.
+  [[nodiscard]] bool doubts_queue() const { return in_doubt_; }
+  /// How long UCX has had something left to do, and has done nothing.
+  [[nodiscard]] Duration stuck_for() const {
+    return stuck_ ? std::chrono::steady_clock::now() - stuck_since_ : Duration::zero();
+  }
   /// The shortest round trip seen on a connection to one of these hosts; nullopt if there is none.
   [[nodiscard]] std::optional<Duration> round_trip(const std::vector<TcpAddress>& hosts) const {
     return sockets_ ? sockets_->round_trip(hosts) : std::nullopt;
@@ -75,9 +84,10 @@ class UcxWorker {
   std::atomic<bool> woken_{false};
   /// wake() makes a system call only if this is set.
   std::atomic<bool> asleep_{false};
-  /// Whether something of ours waits for space in a peer's queue, and nothing has moved since.
+  /// Whether UCX could not be armed, and nothing has moved since.
   bool stuck_ = false;
   TimePoint stuck_since_;
+  bool in_doubt_ = false;
   std::unique_ptr<ucp_worker, Destroy> worker_;
   std::optional<OwnSockets> sockets_;  ///< destroyed before the worker closes them
 };

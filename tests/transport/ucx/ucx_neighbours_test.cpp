@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -82,7 +83,6 @@ TEST(UcxNeighbours, KilledPeerIsReportedOverSharedMemoryAndTheLivingWorkOn) {
         if (self.rank() == 2) {
           exchange_a_message(job, job.peers[0]);
           exchange_a_message(job, job.peers[1]);
-          self.say("met");
           job.until([] { return false; });
           return;
         }
@@ -90,11 +90,13 @@ TEST(UcxNeighbours, KilledPeerIsReportedOverSharedMemoryAndTheLivingWorkOn) {
         Message waiting(std::size_t{100});
         waiting.recv(*job.transport, job.peers[2], 2);
         EXPECT_EQ(watched_processes(), 1);
+        self.say("waits");
         expect_to_be_told(job, job.peers[2], waiting);
         EXPECT_EQ(watched_processes(), 0);
         const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
         exchange_a_message(job, other);
         EXPECT_EQ(watched_processes(), 1);
+        EXPECT_TRUE(job.until([&] { return !job.transport->spent(); })) << "it wrote nothing";
         job.transport->expect_departure(other);
         job.size = 2;  // the survivors
         job.meet("leave");
@@ -103,8 +105,72 @@ TEST(UcxNeighbours, KilledPeerIsReportedOverSharedMemoryAndTheLivingWorkOn) {
         EXPECT_EQ(watched_processes(), 0);
       },
       over(kSharedMemory));
-  EXPECT_EQ(ranks.hear(2), "met");
+  EXPECT_EQ(ranks.hear(0), "waits");
+  EXPECT_EQ(ranks.hear(1), "waits");
   ranks.signal(2, SIGKILL);
+  const auto reports = ranks.join();
+  EXPECT_TRUE(reports[0].passed()) << reports[0];
+  EXPECT_TRUE(reports[1].passed()) << reports[1];
+  EXPECT_TRUE(reports[2].signalled(SIGKILL)) << reports[2];
+}
+
+/// Ends this process inside UCX, which has begun to write a message to the peer.
+void die_in_the_middle_of_a_message(Job& job, PeerId peer) {
+  constexpr std::size_t kBytes = 64;
+  void* const unreadable = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(unreadable, MAP_FAILED);
+  struct sigaction kills {};
+  kills.sa_handler = [](int) { raise(SIGKILL); };
+  sigaction(SIGSEGV, &kills, nullptr);
+  transport::Request request;
+  job.transport->send(peer, 2, ConstBytes(static_cast<const std::byte*>(unreadable), kBytes), request);
+}
+
+TEST(UcxNeighbours, PeerKilledInTheMiddleOfAMessage_HidesWhatFollows_AndThisProcessSaysSo) {
+  ForkedRanks ranks(
+      3,
+      [](ForkedRank& self) {
+        Job job(self);
+        if (self.rank() == 2) {
+          exchange_a_message(job, job.peers[0]);
+          die_in_the_middle_of_a_message(job, job.peers[0]);
+        }
+        Message waiting(std::size_t{100});
+        if (self.rank() == 0) {
+          exchange_a_message(job, job.peers[2]);
+          waiting.recv(*job.transport, job.peers[2], 3);
+          expect_to_be_told(job, job.peers[2], waiting);
+          EXPECT_TRUE(job.transport->spent()) << "a group made now needs another transport";
+          job.size = 2;
+          job.meet("told");
+          Message hidden(std::size_t{1});
+          hidden.recv(*job.transport, job.peers[1], 4);
+          std::vector<transport::PeerFailure> failures;
+          ASSERT_TRUE(job.until(
+              [&] {
+                failures = job.transport->take_failures();
+                return !failures.empty();
+              },
+              kSoon));
+          EXPECT_EQ(failures[0].peer, job.peers[0]) << "of itself";
+          EXPECT_THAT(failures[0].reason,
+                      testing::HasSubstr(" was killed while it wrote to the shared memory"));
+          EXPECT_TRUE(hidden.pending());
+          job.transport->cancel(hidden.request);
+          EXPECT_TRUE(job.transport->spent());
+        } else {
+          job.size = 2;
+          job.meet("told");
+          Message out("x");
+          out.send(*job.transport, job.peers[0], 4);
+          ASSERT_TRUE(job.until([&] { return out.done(); }));
+          EXPECT_FALSE(job.transport->spent());
+        }
+        job.size = 2;
+        job.meet("leave");
+        job.transport->close(1s);
+      },
+      over(kSharedMemory));
   const auto reports = ranks.join();
   EXPECT_TRUE(reports[0].passed()) << reports[0];
   EXPECT_TRUE(reports[1].passed()) << reports[1];
