@@ -36,7 +36,6 @@ Engine::Engine(transport::Transport& transport, const transport::Clock& clock, E
           transport, clock, groups_, scheduler_, membership_, lookups,
           {.left = [this](PeerId peer, const std::string& words) { peer_left(peer, words); },
            .failed = [this](transport::PeerFailure failure) { peer_failed(std::move(failure)); },
-           .address_came = [this](PeerId peer) { probes_.address_came(peer); },
            .post = [this](std::function<void()> work) { post(std::move(work)); }}) {
   observers_.add(meter_);
   if (lookups != nullptr) {
@@ -204,7 +203,6 @@ void Engine::handle_hello(PeerId from, const std::string& address) {
     try {
       transport_.set_address(from, address);
       inquiries_.address_came(from);
-      probes_.address_came(from);
     } catch (const Error& unreadable) {
       transport::log().warn("ignoring the unreadable address in a hello: {}", unreadable.what());
     }

@@ -162,7 +162,6 @@ void Inquiries::take_address(Inquiry& inquiry, const PeerRecord& record, const s
   }
   try {
     transport_.set_address(peer, record.address);
-    hooks_.address_came(peer);
   } catch (const Error& unreadable) {
     transport_.no_address(peer, unreadable.what());
   }

@@ -33,8 +33,6 @@ class Inquiries {
     /// The peer has left in order, and the directory says so.
     std::function<void(transport::PeerId, const std::string& last_words)> left;
     std::function<void(transport::PeerFailure)> failed;
-    /// The peer's address is known, and what waited for it is on its way.
-    std::function<void(transport::PeerId)> address_came;
     /// Runs work on the engine thread. Any thread.
     std::function<void(std::function<void()>)> post;
   };

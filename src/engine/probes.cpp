@@ -1,7 +1,7 @@
 #include "src/engine/probes.hpp"
 
 #include <algorithm>
-#include <functional>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <utility>
@@ -234,7 +234,7 @@ void Probes::conclude(Operation& operation) {
         Error(ErrorKind::kPeerFailed,
               fmt::format("{}: {} does not answer (asked by rank {}, {:.3g} s ago)", what,
                           fmt::join(silent, ", "), group.rank(),
-                          seconds(operation.deadline - operation.probed))),
+                          seconds(std::min(clock_.now(), operation.deadline) - operation.probed))),
         true);
     for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
       if (!operation.answered[rank]) {
@@ -273,8 +273,7 @@ void Probes::check_deadlines(transport::TimePoint now) {
         if (operation.cause()) {
           break;
         }
-        if (std::ranges::all_of(operation.answered, std::identity{}) ||
-            (now >= operation.deadline && !prolong(operation, now))) {
+        if (is_over(operation, now)) {
           conclude(operation);
         }
         break;
@@ -290,27 +289,22 @@ void Probes::check_deadlines(transport::TimePoint now) {
   }
 }
 
-bool Probes::prolong(Operation& operation, transport::TimePoint now) {
+bool Probes::is_over(Operation& operation, transport::TimePoint now) {
   const Group& group = operation.group();
-  const transport::TimePoint latest = operation.probed + kLongestProbe;
-  for (std::uint32_t rank = 0; rank < group.size() && now < latest; ++rank) {
-    if (!operation.answered[rank] && transport_.awaits_address(group.peer(rank))) {
-      operation.deadline = std::min(now + kProbeGrace, latest);
-      return true;
+  bool some_silent = false;
+  bool some_new = false;
+  for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
+    if (!operation.answered[rank]) {
+      const PeerId peer = group.peer(rank);
+      some_silent = true;
+      some_new = some_new ||
+                 (membership_.in_doubt(peer) && transport_.why_unreachable(peer).empty());
     }
   }
-  return false;
-}
-
-void Probes::address_came(PeerId peer) {
-  const transport::TimePoint until = clock_.now() + kProbeGrace;
-  for (const auto& operation : scheduler_.operations()) {
-    const auto rank = operation->group().rank_of(peer);
-    if (operation->state == Operation::State::kProbing && rank && !operation->answered[*rank]) {
-      operation->deadline =
-          std::max(operation->deadline, std::min(until, operation->probed + kLongestProbe));
-    }
+  if (some_new && now >= operation.deadline) {
+    operation.deadline = operation.probed + kLongestProbe;
   }
+  return !some_silent || now >= operation.deadline;
 }
 
 void Probes::begin_lingering(Operation& operation) {
@@ -342,11 +336,12 @@ void Probes::give_up(PeerId peer) {
   flow_control_.drop_peer(peer);
 }
 
-/// A living rank that was told that the message is stale eventually receives or discards it; a
-/// stopped or dead one never does.
+/// A living rank that was told that a message is stale eventually receives or discards it, and sends
+/// the rest of what has begun to arrive; a stopped or dead one never does.
 void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
   Group& group = operation.group();
-  const std::vector<std::uint32_t> ranks = operation.waits_for(true);
+  std::vector<std::uint32_t> ranks = operation.waits_for(true);
+  std::ranges::copy(operation.waits_for(false), std::back_inserter(ranks));
   if (!operation.asked) {
     operation.asked = now;
     operation.deadline = now + kProbeGrace;
@@ -365,8 +360,9 @@ void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
     if (rank == group.rank() || (answers && !membership_.has_left(peer))) {
       continue;
     }
-    transport::log().warn("{}: closing the connection to {}, which is not receiving our message",
-                          operation.label(), group.member(rank));
+    transport::log().warn(
+        "{}: closing the connection to {}, which neither answers nor goes on with a message",
+        operation.label(), group.member(rank));
     give_up(peer);
   }
   operation.asked.reset();

@@ -21,7 +21,8 @@ class Probes {
  public:
   /// How long a rank waits for answers to its probe before it declares the silent ones dead.
   static constexpr transport::Duration kProbeGrace = std::chrono::seconds(2);
-  /// The same if addresses must be looked up before the probe can be sent.
+  /// The same for ranks that have never answered this one: they may have to be looked up and
+  /// connected to before the probe reaches them.
   static constexpr transport::Duration kLongestProbe = std::chrono::milliseconds(4500);
   /// How long a failed operation's buffers may stay in the network, at peers that do not answer,
   /// before the endpoints to these are closed by force.
@@ -51,8 +52,6 @@ class Probes {
 
   /// Answers a peer's probe.
   void answer(Group& group, transport::PeerId from, std::uint64_t sequence);
-  /// The peer's address has been looked up, and probes that waited for it are on their way.
-  void address_came(transport::PeerId peer);
   /// A peer has answered one of our probes.
   void take_answer(const Group& group, transport::PeerId from, const Notice& notice);
   /// Closes the endpoint to the peer by force, and ends what waits for that peer.
@@ -63,8 +62,8 @@ class Probes {
   void check_waiting(Group& group, transport::TimePoint now);
   void act_on_deadline(Operation& operation, transport::TimePoint now);
   void probe(Operation& operation);
-  /// Whether a probe may still wait for a rank's address; if so, gives it more time.
-  [[nodiscard]] bool prolong(Operation& operation, transport::TimePoint now);
+  /// Whether every rank has answered the probe, or the silent ones have had their time.
+  [[nodiscard]] bool is_over(Operation& operation, transport::TimePoint now);
   void conclude(Operation& operation);
   [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;
   [[nodiscard]] std::string describe_place(const Group& group) const;

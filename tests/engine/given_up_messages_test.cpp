@@ -147,7 +147,7 @@ void delay_answers(FlowRanks& ranks) {
   ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
     transport::inproc::Fault fault;
     if (sent.source == 1 && transport::kind_of(sent.tag) == TagKind::kControl) {
-      fault.delay = std::chrono::seconds(4);
+      fault.delay = std::chrono::seconds(6);  // longer than a probe waits
     }
     return fault;
   });
