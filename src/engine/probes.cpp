@@ -297,8 +297,8 @@ bool Probes::is_over(Operation& operation, transport::TimePoint now) {
     if (!operation.answered[rank]) {
       const PeerId peer = group.peer(rank);
       some_silent = true;
-      some_new = some_new ||
-                 (membership_.in_doubt(peer) && transport_.why_unreachable(peer).empty());
+      some_new =
+          some_new || (membership_.in_doubt(peer) && transport_.why_unreachable(peer).empty());
     }
   }
   if (some_new && now >= operation.deadline) {
@@ -336,8 +336,8 @@ void Probes::give_up(PeerId peer) {
   flow_control_.drop_peer(peer);
 }
 
-/// A living rank that was told that a message is stale eventually receives or discards it, and sends
-/// the rest of what has begun to arrive; a stopped or dead one never does.
+/// A living rank that was told that a message is stale eventually receives or discards it, and
+/// sends the rest of what has begun to arrive; a stopped or dead one never does.
 void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
   Group& group = operation.group();
   std::vector<std::uint32_t> ranks = operation.waits_for(true);

@@ -303,7 +303,8 @@ TEST(LateRank, ThatMustFirstBeConnectedToIsNotSilent) {
   }
   ranks.run_all();
   for (const SharedEnding& ending : endings) {
-    EXPECT_THAT(ending->text(), ::testing::HasSubstr("rank 1 (host node1, pid 1001) never entered"));
+    EXPECT_THAT(ending->text(),
+                ::testing::HasSubstr("rank 1 (host node1, pid 1001) never entered"));
   }
 }
 

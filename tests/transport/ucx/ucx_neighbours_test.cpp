@@ -123,7 +123,8 @@ void die_in_the_middle_of_a_message(Job& job, PeerId peer) {
   kills.sa_handler = [](int) { raise(SIGKILL); };
   sigaction(SIGSEGV, &kills, nullptr);
   transport::Request request;
-  job.transport->send(peer, 2, ConstBytes(static_cast<const std::byte*>(unreadable), kBytes), request);
+  job.transport->send(peer, 2, ConstBytes(static_cast<const std::byte*>(unreadable), kBytes),
+                      request);
 }
 
 TEST(UcxNeighbours, PeerKilledInTheMiddleOfAMessage_HidesWhatFollows_AndThisProcessSaysSo) {
