@@ -298,10 +298,8 @@ void Engine::fail_everything(const Error& cause) {
 
 void Engine::give_up_pending() {
   for (const auto& operation : scheduler_.operations()) {
-    for (const bool sends : {false, true}) {
-      for (const std::uint32_t rank : operation->waits_for(sends)) {
-        probes_.give_up(operation->group().peer(rank));
-      }
+    for (const std::uint32_t rank : operation->waits_for()) {
+      probes_.give_up(operation->group().peer(rank));
     }
   }
   for (const PeerId peer : membership_.unsent()) {

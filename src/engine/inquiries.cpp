@@ -205,8 +205,7 @@ TimePoint Inquiries::next_check() const {
 bool Inquiries::awaited(PeerId peer) const {
   return std::ranges::any_of(scheduler_.operations(), [&](const auto& operation) {
     const auto rank = operation->group().rank_of(peer);
-    return rank && (std::ranges::count(operation->waits_for(false), *rank) != 0 ||
-                    std::ranges::count(operation->waits_for(true), *rank) != 0);
+    return rank && std::ranges::count(operation->waits_for(), *rank) != 0;
   });
 }
 

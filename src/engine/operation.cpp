@@ -1,6 +1,7 @@
 #include "src/engine/operation.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -165,6 +166,12 @@ void Operation::answer(std::uint32_t rank, const std::string& call) {
       engine_.make_ready(std::exchange(slot.waiter, {}), *this);
     }
   });
+}
+
+std::vector<std::uint32_t> Operation::waits_for() const {
+  std::vector<std::uint32_t> ranks;
+  std::ranges::set_union(waits_for(false), waits_for(true), std::back_inserter(ranks));
+  return ranks;
 }
 
 std::string Operation::departure_of(std::uint32_t rank) const {

@@ -108,6 +108,8 @@ class Operation {
   [[nodiscard]] std::string label() const;
   /// Ranks whose messages have not arrived or, if `sends`, that have not received ours.
   [[nodiscard]] std::vector<std::uint32_t> waits_for(bool sends) const;
+  /// The ranks of both kinds.
+  [[nodiscard]] std::vector<std::uint32_t> waits_for() const;
 
   // Used by GroupView and its awaitables.
   MessageSlot& send(std::uint32_t to, transport::Tag tag, ConstBytes data,

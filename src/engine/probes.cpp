@@ -1,7 +1,6 @@
 #include "src/engine/probes.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <span>
 #include <utility>
@@ -147,9 +146,7 @@ void Probes::probe(Operation& operation) {
   }
   std::vector<std::uint32_t> asked;
   if (operation.spec().point_to_point()) {
-    asked = operation.waits_for(false);
-    const auto sends = operation.waits_for(true);
-    asked.insert(asked.end(), sends.begin(), sends.end());
+    asked = operation.waits_for();
     for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
       operation.answered[rank] = rank == group.rank() || !std::ranges::count(asked, rank);
     }
@@ -176,11 +173,10 @@ void Probes::conclude_transfer(Operation& operation, const std::vector<std::stri
     operation.deadline = clock_.now() + operation.spec().timeout;
     return;
   }
-  const bool of_any = operation.waits_for(false).empty() && operation.waits_for(true).empty();
-  const std::string why = of_any ? std::string("no rank has sent a matching message")
-                          : silent.empty()
-                              ? fmt::format("{}", fmt::join(alive, "; "))
-                              : fmt::format("{} does not answer", fmt::join(silent, ", "));
+  const std::string why =
+      operation.waits_for().empty() ? std::string("no rank has sent a matching message")
+      : silent.empty()              ? fmt::format("{}", fmt::join(alive, "; "))
+                                    : fmt::format("{} does not answer", fmt::join(silent, ", "));
   operation.fail(
       Error(ErrorKind::kTimeout, fmt::format("{}: timed out after {:.3g} s: {}", operation.label(),
                                              seconds(operation.waited), why)));
@@ -340,8 +336,7 @@ void Probes::give_up(PeerId peer) {
 /// sends the rest of what has begun to arrive; a stopped or dead one never does.
 void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
   Group& group = operation.group();
-  std::vector<std::uint32_t> ranks = operation.waits_for(true);
-  std::ranges::copy(operation.waits_for(false), std::back_inserter(ranks));
+  const std::vector<std::uint32_t> ranks = operation.waits_for();
   if (!operation.asked) {
     operation.asked = now;
     operation.deadline = now + kProbeGrace;
