@@ -284,30 +284,6 @@ TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
 }
 
 // A barrier with a short timeout behind an operation with a long one.
-// Rank 1 has never talked to the others, and it takes them 3 s to connect to it.
-TEST(LateRank, ThatMustFirstBeConnectedToIsNotSilent) {
-  InprocRanks ranks(3, late_by_20us(0));
-  ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
-    transport::inproc::Fault fault;
-    if (sent.source == 1) {
-      fault.delay = std::chrono::seconds(3);
-    }
-    return fault;
-  });
-  std::vector<std::int64_t> values(3);
-  std::vector<SharedEnding> endings;
-  for (const std::uint32_t rank : {0U, 2U}) {
-    engine::OperationSpec spec = gtopk::all_reduce(&values[rank], 1, DataType::kInt64);
-    spec.timeout = std::chrono::seconds(1);
-    endings.push_back(ranks.submit(rank, std::move(spec)));
-  }
-  ranks.run_all();
-  for (const SharedEnding& ending : endings) {
-    EXPECT_THAT(ending->text(),
-                ::testing::HasSubstr("rank 1 (host node1, pid 1001) never entered"));
-  }
-}
-
 TEST(LateRank, IsNamedWhenTheOperationThatWaitsTimesOutFirst) {
   InprocRanks ranks(3);
   std::vector<std::int64_t> values(3);

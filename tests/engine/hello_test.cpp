@@ -1,4 +1,5 @@
 // Engine: ranks that have left, or have died, before another rank first talks to them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -304,6 +305,29 @@ TEST(LastError, beforeAnOperationThatSucceeded_isForgotten) {
   EXPECT_EQ(ranks.engine(1).last_words(), "");
   ranks.engine(1).set_last_words("no such dataset");
   EXPECT_EQ(ranks.engine(1).last_words(), "no such dataset");
+}
+
+// Rank 1 has never talked to the others, and it takes them 3 s to connect to it.
+TEST(LateRank, ThatMustFirstBeConnectedToIsNotSilent) {
+  InprocRanks ranks(3, support::network(0, std::chrono::microseconds(20)));
+  ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
+    transport::inproc::Fault fault;
+    if (sent.source == 1) {
+      fault.delay = std::chrono::seconds(3);
+    }
+    return fault;
+  });
+  std::vector<std::int64_t> values(3);
+  std::vector<SharedEnding> endings;
+  for (const std::uint32_t rank : {0U, 2U}) {
+    engine::OperationSpec spec = gtopk::all_reduce(&values[rank], 1, DataType::kInt64);
+    spec.timeout = std::chrono::seconds(1);
+    endings.push_back(ranks.submit(rank, std::move(spec)));
+  }
+  ranks.run_all();
+  for (const SharedEnding& ending : endings) {
+    EXPECT_THAT(ending->text(), testing::HasSubstr("rank 1 (host node1, pid 1001) never entered"));
+  }
 }
 
 }  // namespace
