@@ -34,7 +34,7 @@ template <class Value>
 
 template <class T>
 [[nodiscard]] std::size_t select_room(const VectorOf& acc, const SelectionRule& rule) {
-  device::Room measured(nullptr);
+  device::Arena measured(nullptr);
   (void)device::RuleWorkspace<Accumulation<T>>::in(measured, acc.tiles, acc.d, rule);
   return measured.taken();
 }
@@ -42,9 +42,10 @@ template <class T>
 template <class T, class Executor>
 void select(Executor& executor, const SelectCall& call) {
   using Value = Accumulation<T>;
-  device::Room memory(static_cast<std::byte*>(call.room));
-  const auto room = device::RuleWorkspace<Value>::in(memory, call.acc.tiles, call.acc.d, call.rule);
-  device::select_by<T>(call.rule, executor, pieces_of<T>(call.acc), call.acc.d, room,
+  device::Arena arena(static_cast<std::byte*>(call.room));
+  const auto workspace =
+      device::RuleWorkspace<Value>::in(arena, call.acc.tiles, call.acc.d, call.rule);
+  device::select_by<T>(call.rule, executor, pieces_of<T>(call.acc), call.acc.d, workspace,
                        room_in<Value>(call.kept), static_cast<device::Report*>(call.report),
                        call.state, call.next);
 }
@@ -86,15 +87,15 @@ void commit_whole(Executor& executor, const CommitWholeCall& call) {
 }
 
 template <class Value>
-[[nodiscard]] device::SketchWorkspace<Value> sketch_room_in(device::Room& memory,
+[[nodiscard]] device::SketchWorkspace<Value> sketch_room_in(device::Arena& arena,
                                                             std::uint64_t columns, std::uint64_t d,
                                                             std::uint64_t most) {
-  return device::SketchWorkspace<Value>::in(memory, sparse::SketchHashes::kRows * columns, d, most);
+  return device::SketchWorkspace<Value>::in(arena, sparse::SketchHashes::kRows * columns, d, most);
 }
 
 template <class Value>
 [[nodiscard]] std::size_t sketch_room(std::uint64_t columns, std::uint64_t d, std::uint64_t most) {
-  device::Room measured(nullptr);
+  device::Arena measured(nullptr);
   (void)sketch_room_in<Value>(measured, columns, d, most);
   return measured.taken();
 }
@@ -102,21 +103,21 @@ template <class Value>
 template <class T, class Executor>
 void sketch(Executor& executor, const SketchCall& call) {
   using Value = Accumulation<T>;
-  device::Room memory(static_cast<std::byte*>(call.room));
+  device::Arena arena(static_cast<std::byte*>(call.room));
   // The number of entries to find is not known yet; their memory comes after the rest.
-  const auto room = sketch_room_in<Value>(memory, call.columns, call.acc.d, 1);
+  const auto workspace = sketch_room_in<Value>(arena, call.columns, call.acc.d, 1);
   const auto hashes = sparse::SketchHashes::drawn_from(call.seed, call.columns);
-  device::sketch<T>(executor, pieces_of<T>(call.acc), call.acc.d, hashes, room,
+  device::sketch<T>(executor, pieces_of<T>(call.acc), call.acc.d, hashes, workspace,
                     static_cast<Value*>(call.cells));
 }
 
 template <class Value, class Executor>
 void find(Executor& executor, const FindCall& call) {
-  device::Room memory(static_cast<std::byte*>(call.room));
-  const auto room = sketch_room_in<Value>(memory, call.columns, call.d, call.most);
+  device::Arena arena(static_cast<std::byte*>(call.room));
+  const auto workspace = sketch_room_in<Value>(arena, call.columns, call.d, call.most);
   const auto hashes = sparse::SketchHashes::drawn_from(call.seed, call.columns);
   device::find_heaviest(executor, call.d, hashes, static_cast<const Value*>(call.cells), call.most,
-                        room, room_in<Value>(call.heaviest),
+                        workspace, room_in<Value>(call.heaviest),
                         static_cast<device::Report*>(call.report));
 }
 

@@ -10,12 +10,12 @@
 #include <cstdint>
 
 #include "gtopk/selection_rule.hpp"
+#include "src/gtopk/device/arena.hpp"
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/ending.hpp"
 #include "src/gtopk/device/find_key.hpp"
 #include "src/gtopk/device/pieces.hpp"
 #include "src/gtopk/device/refine.hpp"
-#include "src/gtopk/device/room.hpp"
 #include "src/gtopk/device/sample.hpp"
 #include "src/gtopk/device/select.hpp"
 #include "src/gtopk/select/correction.hpp"
@@ -282,16 +282,16 @@ struct SearchWorkspace {
   double* sums = nullptr;
   double* squares = nullptr;
 
-  static SearchWorkspace in(Room& memory, std::uint64_t tiles, std::uint64_t d,
+  static SearchWorkspace in(Arena& arena, std::uint64_t tiles, std::uint64_t d,
                             const SelectionRule& rule) {
-    SearchWorkspace room;
+    SearchWorkspace workspace;
     const bool sums = rule.kind == SelectionRule::Kind::kNormal;
     const std::uint64_t chunks = sums ? SumChunks<Value>::chunks_of(d) : 0;
-    room.refine = RefineWorkspace<Value>::in(memory, tiles);
-    room.search = memory.take<Search>(1);
-    room.sums = memory.take<double>(chunks);
-    room.squares = memory.take<double>(chunks);
-    return room;
+    workspace.refine = RefineWorkspace<Value>::in(arena, tiles);
+    workspace.search = arena.take<Search>(1);
+    workspace.sums = arena.take<double>(chunks);
+    workspace.squares = arena.take<double>(chunks);
+    return workspace;
   }
 };
 
@@ -299,11 +299,11 @@ struct SearchWorkspace {
 /// one block, follows the last of them.
 template <class T, class Executor, class Settle>
 void correct_threshold(Executor& executor, const Pieces<T>& acc, std::uint64_t k,
-                       const Correction& correction, const SearchWorkspace<Accumulation<T>>& room,
-                       const Settle& settle) {
-  std::uint32_t* const ended = room.refine.key.ended;
-  const CountReaching<T> count{acc, room.search};
-  const CorrectThreshold correct{room.search, correction, k};
+                       const Correction& correction,
+                       const SearchWorkspace<Accumulation<T>>& workspace, const Settle& settle) {
+  std::uint32_t* const ended = workspace.refine.key.ended;
+  const CountReaching<T> count{acc, workspace.search};
+  const CorrectThreshold correct{workspace.search, correction, k};
   for (int round = 0; round < correction.times; ++round) {
     launch_with_last(executor, acc.tiles, count, correct, ended);
   }
@@ -314,27 +314,28 @@ void correct_threshold(Executor& executor, const Pieces<T>& acc, std::uint64_t k
 /// entries.
 template <class T, class Executor>
 void select_approximately(Executor& executor, const Pieces<T>& acc, std::uint64_t d,
-                          const SelectionRule& rule, const SearchWorkspace<Accumulation<T>>& room,
+                          const SelectionRule& rule,
+                          const SearchWorkspace<Accumulation<T>>& workspace,
                           EntriesOut<Accumulation<T>, Index> kept, Report* report) {
   using Value = Accumulation<T>;
-  const KeyWorkspace<Value>& key = room.refine.key;
+  const KeyWorkspace<Value>& key = workspace.refine.key;
   const bool normal = rule.kind == SelectionRule::Kind::kNormal;
   const Correction correction = normal ? kGaussianCorrection : kSampledCorrection;
   executor.launch(1, BeginSearch<Value>{key, search_of<Value>(rule.rank)});
   if (normal) {
     launch_with_last(executor, SumChunks<T>::chunks_of(d),
-                     SumChunks<T>{acc, d, room.sums, room.squares},
-                     BeginFromMoments{room.sums, room.squares, SumChunks<T>::chunks_of(d), d,
-                                      rule.quantile, correction.times, room.search},
+                     SumChunks<T>{acc, d, workspace.sums, workspace.squares},
+                     BeginFromMoments{workspace.sums, workspace.squares, SumChunks<T>::chunks_of(d),
+                                      d, rule.quantile, correction.times, workspace.search},
                      key.ended);
   } else {
     const SampleSource<T> sample{acc, rule.stride, (d + rule.stride - 1) / rule.stride};
     find_key(executor, sample, key,
-             BeginFromSample<Value>{key.cutoff, correction.times, room.search});
+             BeginFromSample<Value>{key.cutoff, correction.times, workspace.search});
   }
-  correct_threshold(executor, acc, rule.k, correction, room,
-                    SettleThreshold<Value>{room.search, rule.k, rule.most, key.cutoff});
-  refine(executor, AccSource<T>{acc}, room.refine, report, kept, EntriesOut<Value, Index>{});
+  correct_threshold(executor, acc, rule.k, correction, workspace,
+                    SettleThreshold<Value>{workspace.search, rule.k, rule.most, key.cutoff});
+  refine(executor, AccSource<T>{acc}, workspace.refine, report, kept, EntriesOut<Value, Index>{});
 }
 
 }  // namespace gtopk::sparse::device

@@ -12,9 +12,9 @@
 
 #include <cstdint>
 
+#include "src/gtopk/device/arena.hpp"
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/ending.hpp"
-#include "src/gtopk/device/room.hpp"
 #include "src/gtopk/value/selection_order.hpp"
 #include "src/numbers/host_device.hpp"
 
@@ -74,12 +74,12 @@ struct KeyWorkspace {
   std::uint64_t* bins = nullptr;   ///< kBins
   std::uint32_t* ended = nullptr;  ///< for launches that end with a last block (ending.hpp)
 
-  static KeyWorkspace in(Room& memory) {
-    KeyWorkspace room;
-    room.cutoff = memory.take<Cutoff<Value>>(1);
-    room.bins = memory.take<std::uint64_t>(kBins);
-    room.ended = memory.take<std::uint32_t>(1);
-    return room;
+  static KeyWorkspace in(Arena& arena) {
+    KeyWorkspace workspace;
+    workspace.cutoff = arena.take<Cutoff<Value>>(1);
+    workspace.bins = arena.take<std::uint64_t>(kBins);
+    workspace.ended = arena.take<std::uint32_t>(1);
+    return workspace;
   }
 };
 
@@ -88,18 +88,18 @@ template <class Value>
 struct BeginSearch {
   struct Shared {};
 
-  KeyWorkspace<Value> room;
+  KeyWorkspace<Value> workspace;
   Cutoff<Value> first;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
     block.each([&](unsigned thread) {
       for (unsigned bin = thread; bin < kBins; bin += kThreads) {
-        room.bins[bin] = 0;
+        workspace.bins[bin] = 0;
       }
       if (thread == 0) {
-        *room.cutoff = first;
-        *room.ended = 0;
+        *workspace.cutoff = first;
+        *workspace.ended = 0;
       }
     });
   }
@@ -242,24 +242,25 @@ struct PickDigit {
 
 /// Launches the search for one digit of the key; `then`, a kernel of one block, follows it.
 template <class Executor, class Source, class Value, class Then>
-void find_digit(Executor& executor, const Source& source, const KeyWorkspace<Value>& room,
+void find_digit(Executor& executor, const Source& source, const KeyWorkspace<Value>& workspace,
                 unsigned level, const Then& then) {
   executor.launch(
       blocks_for(executor, source.most_loose_tiles()),
-      WithLast{Histogram<Source, Value>{source, room.cutoff, room.bins, level},
-               InTurn{PickDigit<Value>{room.cutoff, room.bins, level}, then}, room.ended});
+      WithLast{Histogram<Source, Value>{source, workspace.cutoff, workspace.bins, level},
+               InTurn{PickDigit<Value>{workspace.cutoff, workspace.bins, level}, then},
+               workspace.ended});
 }
 
 /// Launches the search for the key, from a cutoff whose `left` and `searching` are set; `then`, a
 /// kernel of one block, follows it. The digits before `first` have been found already.
 template <class Executor, class Source, class Value, class Then = Nothing>
-void find_key(Executor& executor, const Source& source, const KeyWorkspace<Value>& room,
+void find_key(Executor& executor, const Source& source, const KeyWorkspace<Value>& workspace,
               const Then& then = {}, unsigned first = 0) {
   constexpr unsigned kLast = Digits<Value>::kLevels - 1;
   for (unsigned level = first; level < kLast; ++level) {
-    find_digit(executor, source, room, level, Nothing{});
+    find_digit(executor, source, workspace, level, Nothing{});
   }
-  find_digit(executor, source, room, kLast, then);
+  find_digit(executor, source, workspace, kLast, then);
 }
 
 }  // namespace gtopk::sparse::device

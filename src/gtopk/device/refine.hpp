@@ -9,11 +9,11 @@
 #include <cstdint>
 
 #include "gtopk/detached.hpp"
+#include "src/gtopk/device/arena.hpp"
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/ending.hpp"
 #include "src/gtopk/device/find_key.hpp"
 #include "src/gtopk/device/pieces.hpp"
-#include "src/gtopk/device/room.hpp"
 #include "src/gtopk/value/entries.hpp"
 #include "src/gtopk/value/selection_order.hpp"
 #include "src/numbers/host_device.hpp"
@@ -61,8 +61,8 @@ struct TileCounts {
   Kinds* of_tile = nullptr;
   Kinds* before_run = nullptr;  ///< at first each run's own; the last: all
 
-  static TileCounts in(Room& memory, std::uint64_t tiles) {
-    return {memory.take<Kinds>(tiles), memory.take<Kinds>(kMostRuns + 1)};
+  static TileCounts in(Arena& arena, std::uint64_t tiles) {
+    return {arena.take<Kinds>(tiles), arena.take<Kinds>(kMostRuns + 1)};
   }
 };
 
@@ -72,8 +72,8 @@ struct RefineWorkspace {
   KeyWorkspace<Value> key;
   TileCounts counts;
 
-  static RefineWorkspace in(Room& memory, std::uint64_t tiles) {
-    return {KeyWorkspace<Value>::in(memory), TileCounts::in(memory, tiles)};
+  static RefineWorkspace in(Arena& arena, std::uint64_t tiles) {
+    return {KeyWorkspace<Value>::in(arena), TileCounts::in(arena, tiles)};
   }
 };
 
@@ -305,23 +305,24 @@ struct WriteEntries {
 
 /// Launches the kernels that write what is kept, once the key is known.
 template <class Executor, class Source, class Value>
-void write_entries(Executor& executor, const Source& source, const RefineWorkspace<Value>& room,
-                   Report* report, EntriesOut<Value, Index> kept,
-                   EntriesOut<Value, Index> dropped) {
-  Cutoff<Value>* const cutoff = room.key.cutoff;
+void write_entries(Executor& executor, const Source& source,
+                   const RefineWorkspace<Value>& workspace, Report* report,
+                   EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {
+  Cutoff<Value>* const cutoff = workspace.key.cutoff;
   const std::uint64_t runs = runs_of(executor, source.most_tiles());
+  executor.launch(
+      runs, WithLast{CountTiles<Source, Value>{source, cutoff, workspace.counts},
+                     AddRuns<Value>{cutoff, workspace.counts, runs, report}, workspace.key.ended});
   executor.launch(runs,
-                  WithLast{CountTiles<Source, Value>{source, cutoff, room.counts},
-                           AddRuns<Value>{cutoff, room.counts, runs, report}, room.key.ended});
-  executor.launch(runs, WriteEntries<Source, Value>{source, cutoff, room.counts, kept, dropped});
+                  WriteEntries<Source, Value>{source, cutoff, workspace.counts, kept, dropped});
 }
 
 /// Launches a whole refinement, from a cutoff whose route, `left` and `searching` are set.
 template <class Executor, class Source, class Value>
-void refine(Executor& executor, const Source& source, const RefineWorkspace<Value>& room,
+void refine(Executor& executor, const Source& source, const RefineWorkspace<Value>& workspace,
             Report* report, EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {
-  find_key(executor, source, room.key);
-  write_entries(executor, source, room, report, kept, dropped);
+  find_key(executor, source, workspace.key);
+  write_entries(executor, source, workspace, report, kept, dropped);
 }
 
 }  // namespace gtopk::sparse::device

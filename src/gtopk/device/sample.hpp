@@ -45,17 +45,17 @@ struct SampleSource {
   }
 };
 
-/// A threshold that between k and `room` of d elements reach: the rank-th largest in a sample of
-/// every stride-th element.
+/// A threshold that between k and `capacity` of d elements reach: the rank-th largest in a sample
+/// of every stride-th element.
 struct Guess {
   std::uint64_t stride;
   std::uint64_t size;  // of the sample
   std::uint64_t rank;
 
-  /// Aims at the geometric mean of k and `room`. Unless its size is capped, the sample has about a
-  /// hundred elements or more above the k-th, so the count is usually off by less than a tenth. An
-  /// odd stride meets every column of a matrix.
-  [[nodiscard]] static Guess of(std::uint64_t d, std::uint64_t k, std::uint64_t room) {
+  /// Aims at the geometric mean of k and `capacity`. Unless its size is capped, the sample has
+  /// about a hundred elements or more above the k-th, so the count is usually off by less than a
+  /// tenth. An odd stride meets every column of a matrix.
+  [[nodiscard]] static Guess of(std::uint64_t d, std::uint64_t k, std::uint64_t capacity) {
     constexpr std::uint64_t kMost = std::uint64_t{1} << 18U;
     if (d == 0 || k == 0) {
       return {1, d, 1};
@@ -64,7 +64,7 @@ struct Guess {
     const std::uint64_t most = d / 2048 < kMost ? kMost : d / 2048;
     guess.stride = (d / least(d, least(most, 128 * (d / k + 1)))) | 1U;
     guess.size = (d + guess.stride - 1) / guess.stride;
-    const double aim = std::sqrt(static_cast<double>(k) * static_cast<double>(room));
+    const double aim = std::sqrt(static_cast<double>(k) * static_cast<double>(capacity));
     const double rank = aim * static_cast<double>(guess.size) / static_cast<double>(d);
     guess.rank = rank < 1 ? 1 : static_cast<std::uint64_t>(rank + 0.5);
     return guess;

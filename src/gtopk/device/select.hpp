@@ -7,12 +7,12 @@
 
 #include <cstdint>
 
+#include "src/gtopk/device/arena.hpp"
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/ending.hpp"
 #include "src/gtopk/device/find_key.hpp"
 #include "src/gtopk/device/pieces.hpp"
 #include "src/gtopk/device/refine.hpp"
-#include "src/gtopk/device/room.hpp"
 #include "src/gtopk/device/sample.hpp"
 #include "src/gtopk/value/entries.hpp"
 #include "src/numbers/accumulation.hpp"
@@ -22,7 +22,7 @@ namespace gtopk::sparse::device {
 /// The elements that reach a threshold, in the device's memory.
 template <class Value>
 struct Candidates {
-  std::uint64_t room = 0;
+  std::uint64_t capacity = 0;
   /// The candidates of a tile lie in a row; the tiles are in any order.
   Value* values = nullptr;
   std::uint16_t* offsets = nullptr;  ///< within their tile
@@ -56,7 +56,7 @@ struct BeginSweep {
   }
 };
 
-/// Reads all of acc, and keeps what reaches the threshold, as far as there is room.
+/// Reads all of acc, and keeps what reaches the threshold, up to the capacity.
 template <class T>
 struct SweepCandidates {
   using Value = Accumulation<T>;
@@ -132,7 +132,7 @@ struct SweepCandidates {
           for (unsigned group = 0; group < word / kGroup; ++group) {
             at += shared.groups[group];
           }
-          for (; bits != 0 && at < found.room; bits &= bits - 1, ++at) {
+          for (; bits != 0 && at < found.capacity; bits &= bits - 1, ++at) {
             const unsigned i = word * 32 + lowest_bit(bits);
             found.offsets[at] = static_cast<std::uint16_t>(i);
             found.values[at] = here.acc(i);
@@ -167,7 +167,7 @@ struct ChooseRoute {
       if (thread != 0) {
         return;
       }
-      const bool all_there = cutoff->candidates <= found.room;
+      const bool all_there = cutoff->candidates <= found.capacity;
       const bool enough = cutoff->candidates >= cutoff->left || cutoff->reached == 1;
       if (cutoff->finite == 0) {
         cutoff->route = Route::kNowhere;
@@ -273,7 +273,7 @@ struct SelectionSource {
 
  private:
   [[nodiscard]] GTOPK_HOST_DEVICE ListSource<Value> list() const {
-    return {{found.indices, found.ordered}, &cutoff->candidates, found.room};
+    return {{found.indices, found.ordered}, &cutoff->candidates, found.capacity};
   }
   [[nodiscard]] static std::uint64_t most(std::uint64_t a, std::uint64_t b) {
     return a < b ? b : a;
@@ -296,22 +296,22 @@ struct SelectionWorkspace {
   }
 
   /// `most`: the capacity for candidates.
-  static SelectionWorkspace in(Room& memory, std::uint64_t tiles, std::uint64_t most) {
-    SelectionWorkspace room;
+  static SelectionWorkspace in(Arena& arena, std::uint64_t tiles, std::uint64_t most) {
+    SelectionWorkspace workspace;
     const std::uint64_t of_list = tiles_of<kListTile>(most);
-    room.refine = RefineWorkspace<Value>::in(memory, tiles < of_list ? of_list : tiles);
-    Candidates<Value>& candidates = room.candidates;
-    candidates.room = most;
+    workspace.refine = RefineWorkspace<Value>::in(arena, tiles < of_list ? of_list : tiles);
+    Candidates<Value>& candidates = workspace.candidates;
+    candidates.capacity = most;
     if (most != 0) {
-      candidates.values = memory.take<Value>(most);
-      candidates.offsets = memory.take<std::uint16_t>(most);
-      candidates.first = memory.take<std::uint32_t>(tiles);
-      candidates.of_tile = memory.take<std::uint32_t>(tiles);
-      candidates.before_run = memory.take<std::uint32_t>(kMostRuns + 1);
-      candidates.ordered = memory.take<Value>(most);
-      candidates.indices = memory.take<Index>(most);
+      candidates.values = arena.take<Value>(most);
+      candidates.offsets = arena.take<std::uint16_t>(most);
+      candidates.first = arena.take<std::uint32_t>(tiles);
+      candidates.of_tile = arena.take<std::uint32_t>(tiles);
+      candidates.before_run = arena.take<std::uint32_t>(kMostRuns + 1);
+      candidates.ordered = arena.take<Value>(most);
+      candidates.indices = arena.take<Index>(most);
     }
-    return room;
+    return workspace;
   }
 };
 
@@ -319,11 +319,11 @@ struct SelectionWorkspace {
 /// find the first digit of the k-th key.
 template <class T, class Executor>
 void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
-                     const SelectionWorkspace<Accumulation<T>>& room) {
+                     const SelectionWorkspace<Accumulation<T>>& workspace) {
   using Value = Accumulation<T>;
-  const Candidates<Value>& found = room.candidates;
-  const KeyWorkspace<Value>& key = room.refine.key;
-  const Guess guess = Guess::of(d, least(k, d), found.room);
+  const Candidates<Value>& found = workspace.candidates;
+  const KeyWorkspace<Value>& key = workspace.refine.key;
+  const Guess guess = Guess::of(d, least(k, d), found.capacity);
   const SampleSource<T> sample{acc, guess.stride, guess.size};
   executor.launch(1, BeginSearch<Value>{key, search_of<Value>(guess.rank)});
   find_digit(executor, sample, key, 0, Nothing{});
@@ -345,19 +345,19 @@ void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, 
 /// Launches a whole selection from d elements. `kept` has capacity for min(k, d) entries.
 template <class T, class Executor>
 void select(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
-            const SelectionWorkspace<Accumulation<T>>& room,
+            const SelectionWorkspace<Accumulation<T>>& workspace,
             EntriesOut<Accumulation<T>, Index> kept, Report* report) {
   using Value = Accumulation<T>;
   const EntriesOut<Value, Index> nobody{};
-  if (room.candidates.room == 0) {
-    executor.launch(1, BeginSearch<Value>{room.refine.key, search_of<Value>(k)});
-    refine(executor, AccSource<T>{acc}, room.refine, report, kept, nobody);
+  if (workspace.candidates.capacity == 0) {
+    executor.launch(1, BeginSearch<Value>{workspace.refine.key, search_of<Value>(k)});
+    refine(executor, AccSource<T>{acc}, workspace.refine, report, kept, nobody);
     return;
   }
-  find_candidates(executor, acc, d, k, room);
-  const SelectionSource<T> source{{acc}, room.candidates, room.refine.key.cutoff};
-  find_key(executor, source, room.refine.key, Nothing{}, 1);
-  write_entries(executor, source, room.refine, report, kept, nobody);
+  find_candidates(executor, acc, d, k, workspace);
+  const SelectionSource<T> source{{acc}, workspace.candidates, workspace.refine.key.cutoff};
+  find_key(executor, source, workspace.refine.key, Nothing{}, 1);
+  write_entries(executor, source, workspace.refine, report, kept, nobody);
 }
 
 }  // namespace gtopk::sparse::device

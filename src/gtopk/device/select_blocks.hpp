@@ -7,12 +7,12 @@
 #include <cstdint>
 
 #include "gtopk/selection_rule.hpp"
+#include "src/gtopk/device/arena.hpp"
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/ending.hpp"
 #include "src/gtopk/device/find_key.hpp"
 #include "src/gtopk/device/pieces.hpp"
 #include "src/gtopk/device/refine.hpp"
-#include "src/gtopk/device/room.hpp"
 
 namespace gtopk::sparse::device {
 
@@ -37,14 +37,14 @@ struct BlockCuts {
   std::uint32_t* kept = nullptr;      ///< entries kept in all
   BlockCounts* before_run = nullptr;  ///< as in TileCounts
 
-  static BlockCuts in(Room& memory, std::uint64_t blocks) {
+  static BlockCuts in(Arena& arena, std::uint64_t blocks) {
     BlockCuts cuts;
-    cuts.finite = memory.take<std::uint32_t>(1);
-    cuts.ended = memory.take<std::uint32_t>(1);
-    cuts.keys = memory.take<Key<Value>>(blocks);
-    cuts.left = memory.take<std::uint32_t>(blocks);
-    cuts.kept = memory.take<std::uint32_t>(blocks);
-    cuts.before_run = memory.take<BlockCounts>(kMostRuns + 1);
+    cuts.finite = arena.take<std::uint32_t>(1);
+    cuts.ended = arena.take<std::uint32_t>(1);
+    cuts.keys = arena.take<Key<Value>>(blocks);
+    cuts.left = arena.take<std::uint32_t>(blocks);
+    cuts.kept = arena.take<std::uint32_t>(blocks);
+    cuts.before_run = arena.take<BlockCounts>(kMostRuns + 1);
     return cuts;
   }
 };

@@ -5,7 +5,7 @@
 
 #include "gtopk/selection_rule.hpp"
 #include "src/gtopk/device/approximate.hpp"
-#include "src/gtopk/device/room.hpp"
+#include "src/gtopk/device/arena.hpp"
 #include "src/gtopk/device/select.hpp"
 #include "src/gtopk/device/select_blocks.hpp"
 #include "src/gtopk/device/threshold.hpp"
@@ -19,24 +19,24 @@ struct RuleWorkspace {
   SearchWorkspace<Value> search;
   BlockCuts<Value> blocks;
 
-  static RuleWorkspace in(Room& memory, std::uint64_t tiles, std::uint64_t d,
+  static RuleWorkspace in(Arena& arena, std::uint64_t tiles, std::uint64_t d,
                           const SelectionRule& rule) {
-    RuleWorkspace room;
+    RuleWorkspace workspace;
     switch (rule.kind) {
       case SelectionRule::Kind::kExact:
-        room.exact = SelectionWorkspace<Value>::in(
-            memory, tiles, SelectionWorkspace<Value>::candidates_of(d, rule.k));
+        workspace.exact = SelectionWorkspace<Value>::in(
+            arena, tiles, SelectionWorkspace<Value>::candidates_of(d, rule.k));
         break;
       case SelectionRule::Kind::kNormal:
       case SelectionRule::Kind::kSample:
       case SelectionRule::Kind::kThreshold:
-        room.search = SearchWorkspace<Value>::in(memory, tiles, d, rule);
+        workspace.search = SearchWorkspace<Value>::in(arena, tiles, d, rule);
         break;
       case SelectionRule::Kind::kBlocks:
-        room.blocks = BlockCuts<Value>::in(memory, grid_of(d, rule).count());
+        workspace.blocks = BlockCuts<Value>::in(arena, grid_of(d, rule).count());
         break;
     }
-    return room;
+    return workspace;
   }
 };
 
@@ -44,18 +44,19 @@ struct RuleWorkspace {
 /// those of select_from_state(), for that kind only.
 template <class T, class Executor>
 void select_by(const SelectionRule& rule, Executor& executor, const Pieces<T>& acc, std::uint64_t d,
-               const RuleWorkspace<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,
-               Report* report, const double* state = nullptr, double* next = nullptr) {
+               const RuleWorkspace<Accumulation<T>>& workspace,
+               EntriesOut<Accumulation<T>, Index> kept, Report* report,
+               const double* state = nullptr, double* next = nullptr) {
   switch (rule.kind) {
     case SelectionRule::Kind::kExact:
-      return select<T>(executor, acc, d, rule.k, room.exact, kept, report);
+      return select<T>(executor, acc, d, rule.k, workspace.exact, kept, report);
     case SelectionRule::Kind::kNormal:
     case SelectionRule::Kind::kSample:
-      return select_approximately<T>(executor, acc, d, rule, room.search, kept, report);
+      return select_approximately<T>(executor, acc, d, rule, workspace.search, kept, report);
     case SelectionRule::Kind::kThreshold:
-      return select_from_state<T>(executor, acc, rule, room.search, kept, report, state, next);
+      return select_from_state<T>(executor, acc, rule, workspace.search, kept, report, state, next);
     case SelectionRule::Kind::kBlocks:
-      return select_blocks<T>(executor, acc, grid_of(d, rule), room.blocks, kept, report);
+      return select_blocks<T>(executor, acc, grid_of(d, rule), workspace.blocks, kept, report);
   }
 }
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <limits>
 
+#include "src/gtopk/device/arena.hpp"
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/pieces.hpp"
-#include "src/gtopk/device/room.hpp"
 #include "src/gtopk/device/select.hpp"
 #include "src/gtopk/value/entries.hpp"
 #include "src/gtopk/value/selection_order.hpp"
@@ -27,17 +27,17 @@ struct SketchWorkspace {
   Piece<Value>* piece = nullptr;  ///< of the estimates
   SelectionWorkspace<Value> selection;
 
-  static SketchWorkspace in(Room& memory, std::uint64_t cells, std::uint64_t d,
+  static SketchWorkspace in(Arena& arena, std::uint64_t cells, std::uint64_t d,
                             std::uint64_t most) {
-    SketchWorkspace room;
-    room.largest = memory.take<std::uint64_t>(1);
-    room.numbers = memory.take<std::uint64_t>(cells);
-    room.cells = memory.take<Value>(cells);
-    room.estimates = memory.take<Value>(d);
-    room.piece = memory.take<Piece<Value>>(1);
-    room.selection = SelectionWorkspace<Value>::in(
-        memory, tiles_of(d), SelectionWorkspace<Value>::candidates_of(d, most));
-    return room;
+    SketchWorkspace workspace;
+    workspace.largest = arena.take<std::uint64_t>(1);
+    workspace.numbers = arena.take<std::uint64_t>(cells);
+    workspace.cells = arena.take<Value>(cells);
+    workspace.estimates = arena.take<Value>(d);
+    workspace.piece = arena.take<Piece<Value>>(1);
+    workspace.selection = SelectionWorkspace<Value>::in(
+        arena, tiles_of(d), SelectionWorkspace<Value>::candidates_of(d, most));
+    return workspace;
   }
 };
 
@@ -157,13 +157,14 @@ struct WriteCells {
 /// Launches the sketch of acc. `cells` holds those of all rows, and may be pinned memory.
 template <class T, class Executor>
 void sketch(Executor& executor, const Pieces<T>& acc, std::uint64_t d, const SketchHashes& hashes,
-            const SketchWorkspace<Accumulation<T>>& room, Accumulation<T>* cells) {
+            const SketchWorkspace<Accumulation<T>>& workspace, Accumulation<T>* cells) {
   const std::uint64_t count = hashes.cells();
-  executor.launch(executor.wide(), ClearCells{room.largest, room.numbers, count});
-  executor.launch(executor.wide(), FindLargest<T>{acc, room.largest});
-  executor.launch(executor.wide(), AddToSketch<T>{acc, hashes, d, room.largest, room.numbers});
+  executor.launch(executor.wide(), ClearCells{workspace.largest, workspace.numbers, count});
+  executor.launch(executor.wide(), FindLargest<T>{acc, workspace.largest});
   executor.launch(executor.wide(),
-                  WriteCells<Accumulation<T>>{room.largest, room.numbers, count, d, cells});
+                  AddToSketch<T>{acc, hashes, d, workspace.largest, workspace.numbers});
+  executor.launch(executor.wide(), WriteCells<Accumulation<T>>{workspace.largest, workspace.numbers,
+                                                               count, d, cells});
 }
 
 /// Copies the summed cells to where estimates are computed from, and sets the piece in which the
@@ -221,14 +222,15 @@ struct Estimate {
 /// estimates. `sums` are finite cells. Cells and entries may be in pinned memory.
 template <class Value, class Executor>
 void find_heaviest(Executor& executor, std::uint64_t d, const SketchHashes& hashes,
-                   const Value* sums, std::uint64_t most, const SketchWorkspace<Value>& room,
+                   const Value* sums, std::uint64_t most, const SketchWorkspace<Value>& workspace,
                    EntriesOut<Value, Index> heaviest, Report* report) {
-  const Piece<Value> all{room.estimates, nullptr, 0, d, 0};
+  const Piece<Value> all{workspace.estimates, nullptr, 0, d, 0};
   executor.launch(executor.wide(),
-                  TakeCells<Value>{sums, hashes.cells(), room.cells, all, room.piece});
-  executor.launch(executor.wide(), Estimate<Value>{room.cells, hashes, d, room.estimates});
-  select<Value>(executor, Pieces<Value>{room.piece, 1, tiles_of(d)}, d, most, room.selection,
-                heaviest, report);
+                  TakeCells<Value>{sums, hashes.cells(), workspace.cells, all, workspace.piece});
+  executor.launch(executor.wide(),
+                  Estimate<Value>{workspace.cells, hashes, d, workspace.estimates});
+  select<Value>(executor, Pieces<Value>{workspace.piece, 1, tiles_of(d)}, d, most,
+                workspace.selection, heaviest, report);
 }
 
 }  // namespace gtopk::sparse::device

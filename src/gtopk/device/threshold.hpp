@@ -114,18 +114,18 @@ struct LeaveState {
 /// SelectorState.
 template <class T, class Executor>
 void select_from_state(Executor& executor, const Pieces<T>& acc, const SelectionRule& rule,
-                       const SearchWorkspace<Accumulation<T>>& room,
+                       const SearchWorkspace<Accumulation<T>>& workspace,
                        EntriesOut<Accumulation<T>, Index> kept, Report* report, const double* state,
                        double* next) {
   using Value = Accumulation<T>;
   const Correction correction = kThresholdCorrection;
-  const KeyWorkspace<Value>& key = room.refine.key;
-  executor.launch(
-      1, InTurn{BeginSearch<Value>{key, {}}, BeginFromState{state, correction.times, room.search}});
-  correct_threshold(executor, acc, rule.k, correction, room,
-                    SettleWithin<Value>{room.search, correction, rule.k, key.cutoff});
-  refine(executor, AccSource<T>{acc}, room.refine, report, kept, EntriesOut<Value, Index>{});
-  executor.launch(1, LeaveState<Value>{room.search, correction, rule.k, key.cutoff, next});
+  const KeyWorkspace<Value>& key = workspace.refine.key;
+  executor.launch(1, InTurn{BeginSearch<Value>{key, {}},
+                            BeginFromState{state, correction.times, workspace.search}});
+  correct_threshold(executor, acc, rule.k, correction, workspace,
+                    SettleWithin<Value>{workspace.search, correction, rule.k, key.cutoff});
+  refine(executor, AccSource<T>{acc}, workspace.refine, report, kept, EntriesOut<Value, Index>{});
+  executor.launch(1, LeaveState<Value>{workspace.search, correction, rule.k, key.cutoff, next});
 }
 
 }  // namespace gtopk::sparse::device

@@ -108,12 +108,12 @@ class Device {
   void select() {
     using Value = Accumulation<T>;
     const auto vector = acc<T>();
-    using Room = sparse::device::RuleWorkspace<Value>;
-    sparse::device::Room measured(nullptr);
-    (void)Room::in(measured, vector.tiles, problem_.d, rule_);
-    sparse::device::Room dealt(static_cast<std::byte*>(memory(measured.taken())));
-    const Room room = Room::in(dealt, vector.tiles, problem_.d, rule_);
-    sparse::device::select_by<T>(rule_, executor_, vector, problem_.d, room,
+    using Workspace = sparse::device::RuleWorkspace<Value>;
+    sparse::device::Arena measured(nullptr);
+    (void)Workspace::in(measured, vector.tiles, problem_.d, rule_);
+    sparse::device::Arena arena(static_cast<std::byte*>(memory(measured.taken())));
+    const Workspace workspace = Workspace::in(arena, vector.tiles, problem_.d, rule_);
+    sparse::device::select_by<T>(rule_, executor_, vector, problem_.d, workspace,
                                  typed<T>(lists_.selected), &report_, state_.numbers.data(),
                                  next_.numbers.data());
   }

@@ -105,11 +105,11 @@ TEST_F(LongVector, IsCutIntoBlocksBehindTwoToTheThirtyOneElements) {
   constexpr std::uint64_t kBlock = 5000;
   const device::BlockGrid grid{kElements, kBlock, 2, 1};
   ASSERT_EQ(grid.count(), kElements / kBlock + 1);
-  device::Room measured(nullptr);
+  device::Arena measured(nullptr);
   (void)device::BlockCuts<float>::in(measured, grid.count());
-  const auto room = std::make_unique_for_overwrite<std::byte[]>(measured.taken());
-  device::Room dealt(room.get());
-  auto cuts = device::BlockCuts<float>::in(dealt, grid.count());
+  const auto memory = std::make_unique_for_overwrite<std::byte[]>(measured.taken());
+  device::Arena arena(memory.get());
+  auto cuts = device::BlockCuts<float>::in(arena, grid.count());
   std::vector<device::BlockCounts> before_run(grid.count() + 1);  // a run for each
   cuts.before_run = before_run.data();
   *cuts.finite = 1;
@@ -144,16 +144,16 @@ TEST(LargeGrids, SelectLikeSmallOnes) {
   const SelectionRule rule{
       .kind = SelectionRule::Kind::kBlocks, .k = 3, .most = 9 * device::kMostRuns, .block = 64};
   const auto select = [&](std::uint64_t wide) {
-    device::Room measured(nullptr);
+    device::Arena measured(nullptr);
     (void)device::RuleWorkspace<float>::in(measured, acc.tiles, kSize, rule);
     const auto memory = std::make_unique_for_overwrite<std::byte[]>(measured.taken());
-    device::Room dealt(memory.get());
-    const auto room = device::RuleWorkspace<float>::in(dealt, acc.tiles, kSize, rule);
+    device::Arena arena(memory.get());
+    const auto workspace = device::RuleWorkspace<float>::in(arena, acc.tiles, kSize, rule);
     std::vector<std::uint32_t> indices(rule.most);
     std::vector<float> values(rule.most);
     device::Report report;
     HostExecutor executor(7, wide);
-    device::select_by<float>(rule, executor, acc, kSize, room, {indices.data(), values.data()},
+    device::select_by<float>(rule, executor, acc, kSize, workspace, {indices.data(), values.data()},
                              &report);
     EXPECT_EQ(report.kept, rule.most);
     return indices;

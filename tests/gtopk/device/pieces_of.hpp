@@ -6,22 +6,22 @@
 #include <random>
 #include <vector>
 
+#include "src/gtopk/device/arena.hpp"
 #include "src/gtopk/device/pieces.hpp"
-#include "src/gtopk/device/room.hpp"
 #include "tests/gtopk/value/cut.hpp"
 
 namespace gtopk::sparse::testing {
 
-/// Memory that a room is dealt out of, with garbage in it.
+/// The memory of an arena, filled with garbage.
 class DeviceMemory {
  public:
   template <class Take>
   explicit DeviceMemory(Take take) {
-    device::Room measured(nullptr);
+    device::Arena measured(nullptr);
     (void)take(measured);
     memory_.assign(measured.taken(), std::byte{0xA5});
   }
-  [[nodiscard]] device::Room room() { return device::Room(memory_.data()); }
+  [[nodiscard]] device::Arena arena() { return device::Arena(memory_.data()); }
 
  private:
   std::vector<std::byte> memory_;

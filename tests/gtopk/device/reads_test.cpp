@@ -51,23 +51,24 @@ class Reads : public ::testing::Test {
             .value();
     device::Piece<Counted> piece{.tensor = tensor.data(), .size = d};
     const device::Pieces<Counted> acc{&piece, 1, device::number_tiles(&piece, 1)};
-    const auto take = [&](device::Room& memory) {
-      return device::RuleWorkspace<float>::in(memory, acc.tiles, d, rule);
+    const auto take = [&](device::Arena& arena) {
+      return device::RuleWorkspace<float>::in(arena, acc.tiles, d, rule);
     };
     DeviceMemory memory(take);
-    device::Room dealt = memory.room();
-    const auto room = take(dealt);
+    device::Arena arena = memory.arena();
+    const auto workspace = take(arena);
     std::vector<device::Index> indices(rule.most);
     std::vector<float> values(rule.most);
     SelectorState next;
     HostExecutor executor(d, 3);
-    device::select_by<Counted>(rule, executor, acc, d, room, {indices.data(), values.data()},
+    device::select_by<Counted>(rule, executor, acc, d, workspace, {indices.data(), values.data()},
                                &report_, state.numbers.data(), next.numbers.data());
     ASSERT_EQ(report_.finite, 1U);
     ASSERT_GT(report_.kept, k / 2);
-    candidates_ = rule.kind == SelectionRule::Kind::kExact && room.exact.candidates.room != 0
-                      ? room.exact.refine.key.cutoff->candidates
-                      : 0;
+    candidates_ =
+        rule.kind == SelectionRule::Kind::kExact && workspace.exact.candidates.capacity != 0
+            ? workspace.exact.refine.key.cutoff->candidates
+            : 0;
   }
 
   std::uint64_t reads_ = 0;

@@ -1,5 +1,5 @@
 // The kernels of a selection, on the CPU: the same bits as the CPU's own selection, whatever the
-// order of threads and blocks, and however many candidates there is room for.
+// order of threads and blocks, and whatever the capacity for candidates.
 #include "src/gtopk/device/select.hpp"
 
 #include <gtest/gtest.h>
@@ -42,22 +42,22 @@ class DeviceSelect : public ::testing::Test {
     device::Route route = device::Route::kNowhere;
   };
 
-  /// `candidates`: how many there is room for; 0: none are looked for.
+  /// `candidates`: the capacity for candidates; 0: none are looked for.
   static Outcome select(Case one, std::uint64_t candidates, std::mt19937_64& random) {
     const InPieces<T> pieces(one.gradient, one.residual, one.cut, random, one.begin);
     const std::size_t d = one.gradient.size();
-    const auto take = [&](device::Room& memory) {
-      return device::SelectionWorkspace<Value>::in(memory, pieces.view().tiles, candidates);
+    const auto take = [&](device::Arena& arena) {
+      return device::SelectionWorkspace<Value>::in(arena, pieces.view().tiles, candidates);
     };
     DeviceMemory memory(take);
-    device::Room dealt = memory.room();
-    const auto room = take(dealt);
+    device::Arena arena = memory.arena();
+    const auto workspace = take(arena);
     HostExecutor executor(random(), 1 + random() % 4);
     Outcome outcome;
-    device::select<T>(executor, pieces.view(), d, one.k, room, outcome.list.out(one.most()),
+    device::select<T>(executor, pieces.view(), d, one.k, workspace, outcome.list.out(one.most()),
                       &outcome.report);
     outcome.list.shrink(outcome.report.kept);
-    outcome.route = room.refine.key.cutoff->route;
+    outcome.route = workspace.refine.key.cutoff->route;
     return outcome;
   }
 
@@ -82,7 +82,7 @@ TYPED_TEST(DeviceSelect, GivesWhatTheCpuGivesOnAnyData) {
   });
 }
 
-TYPED_TEST(DeviceSelect, FindsWhatIsNotFiniteWithAnyRoomAndAnyK) {
+TYPED_TEST(DeviceSelect, FindsWhatIsNotFiniteWithAnyCapacityAndAnyK) {
   testing::for_each_seed(30, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Case::random_spoiled(random, 2 * device::kTile);
@@ -139,27 +139,27 @@ TYPED_TEST(DeviceSelect, NumbersElementsBehindWhatThirtyOneBitsCount) {
   });
 }
 
-TEST(SelectionRooms, HaveCandidatesForLargeVectorsOnly) {
-  using Room = device::SelectionWorkspace<float>;
-  EXPECT_EQ(Room::candidates_of(1U << 19U, 100), 0U);
-  EXPECT_EQ(Room::candidates_of((1U << 19U) + 1, 100), 200U + 32'768);
-  EXPECT_EQ(Room::candidates_of(1'000'000, 499'999), 1'000'000U);
-  EXPECT_EQ(Room::candidates_of(1'000'000, 0), 0U);
-  EXPECT_EQ(Room::candidates_of(1'000'000, 500'000), 0U) << "most would be candidates";
+TEST(SelectionWorkspaces, HaveCandidatesForLargeVectorsOnly) {
+  using Workspace = device::SelectionWorkspace<float>;
+  EXPECT_EQ(Workspace::candidates_of(1U << 19U, 100), 0U);
+  EXPECT_EQ(Workspace::candidates_of((1U << 19U) + 1, 100), 200U + 32'768);
+  EXPECT_EQ(Workspace::candidates_of(1'000'000, 499'999), 1'000'000U);
+  EXPECT_EQ(Workspace::candidates_of(1'000'000, 0), 0U);
+  EXPECT_EQ(Workspace::candidates_of(1'000'000, 500'000), 0U) << "most would be candidates";
 }
 
-TEST(Guesses, AreBetweenKAndTheRoom) {
+TEST(Guesses, AreBetweenKAndTheCapacity) {
   for (const std::uint64_t d : {600'000ULL, 25'557'032ULL, 335'000'000ULL, 1ULL << 40U}) {
     for (const double density : {1e-5, 0.001, 0.01, 0.3}) {
       const auto k = static_cast<std::uint64_t>(density * static_cast<double>(d));
-      const std::uint64_t room = device::SelectionWorkspace<float>::candidates_of(d, k);
-      const auto guess = device::Guess::of(d, k, room);
+      const std::uint64_t capacity = device::SelectionWorkspace<float>::candidates_of(d, k);
+      const auto guess = device::Guess::of(d, k, capacity);
       EXPECT_EQ(guess.stride % 2, 1U);
       EXPECT_EQ(guess.size, (d + guess.stride - 1) / guess.stride);
       const double reached = static_cast<double>(guess.rank) * static_cast<double>(d) /
                              static_cast<double>(guess.size);
       EXPECT_GT(reached, 1.05 * static_cast<double>(k));
-      EXPECT_LT(reached, static_cast<double>(room));
+      EXPECT_LT(reached, static_cast<double>(capacity));
     }
   }
 }
@@ -194,7 +194,7 @@ TEST(DeviceSelectOfALongVector, FindsTilesBehindTwoToTheThirtyOneElements) {
   std::vector<std::uint32_t> before(tiles + 1);
   std::vector<float> ordered(10);
   std::vector<device::Index> indices(10);
-  const device::Candidates<float> found{.room = values.size(),
+  const device::Candidates<float> found{.capacity = values.size(),
                                         .values = values.data(),
                                         .offsets = offsets.data(),
                                         .first = first.data(),

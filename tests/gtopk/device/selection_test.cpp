@@ -46,16 +46,16 @@ class DeviceSelection : public RuledSelectors<Param> {
                         std::uint64_t begin = 0) {
     const InPieces<T> pieces(one.gradient, one.residual, random() % 2 == 0, random, begin);
     const std::size_t d = one.gradient.size();
-    const auto take = [&](device::Room& memory) {
-      return device::RuleWorkspace<Value>::in(memory, pieces.view().tiles, d, rule);
+    const auto take = [&](device::Arena& arena) {
+      return device::RuleWorkspace<Value>::in(arena, pieces.view().tiles, d, rule);
     };
     DeviceMemory memory(take);
-    device::Room dealt = memory.room();
-    const auto room = take(dealt);
+    device::Arena arena = memory.arena();
+    const auto workspace = take(arena);
     HostExecutor executor(random(), 1 + random() % 4);
     Outcome outcome;
     device::Report report;
-    device::select_by<T>(rule, executor, pieces.view(), d, room, outcome.list.out(rule.most),
+    device::select_by<T>(rule, executor, pieces.view(), d, workspace, outcome.list.out(rule.most),
                          &report, one.state.numbers.data(), outcome.selection.next.numbers.data());
     outcome.selection.count = report.kept;
     outcome.selection.finite = report.finite != 0;
@@ -131,7 +131,7 @@ TYPED_TEST(DeviceSelection, NumbersElementsBehindWhatThirtyTwoBitsCount) {
   });
 }
 
-// Beyond the first tile of a block, ties are kept only as far as those before them leave room.
+// Beyond the first tile of a block, ties are kept only as far as those before them leave space.
 TYPED_TEST(DeviceSelection, KeepsTheFirstOfEqualValuesInABlockOfSeveralTiles) {
   const typename TestFixture::TiesInBlocks ties;
   testing::for_each_seed(4, [&](std::uint64_t seed) {
@@ -193,7 +193,7 @@ TEST(SelectionRules, CountBlocksChunksAndSamplesOfLongVectors) {
     EXPECT_EQ(sample.stride, 101U);
     const device::SampleSource<float> source{{}, sample.stride, (d + 100) / 101};
     EXPECT_EQ(source.loose_tiles(), ((d + 100) / 101 + 255) / 256);
-    device::Room measured(nullptr);
+    device::Arena measured(nullptr);
     const SelectionRule exact = rule(with("exact"), d, d / 1000);
     (void)device::RuleWorkspace<float>::in(measured, device::tiles_of(d), d, exact);
     // 24 bytes for each tile, 18 for each candidate, of which there are 2k and a few more.

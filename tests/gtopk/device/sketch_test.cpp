@@ -46,14 +46,14 @@ TYPED_TEST(DeviceSketch, HasTheCellsOfTheCpus) {
     const auto expected = testing::cells_on_the_cpu<T>({tensor, residual, columns}, seed);
     const InPieces<T> pieces(tensor, residual, true, random);
     const auto hashes = SketchHashes::drawn_from(seed, columns);
-    const auto in = [&](device::Room& room) {
-      return device::SketchWorkspace<Value>::in(room, hashes.cells(), d, 1);
+    const auto in = [&](device::Arena& arena) {
+      return device::SketchWorkspace<Value>::in(arena, hashes.cells(), d, 1);
     };
     DeviceMemory memory(in);
-    device::Room dealt = memory.room();
+    device::Arena arena = memory.arena();
     std::vector<Value> cells(hashes.cells());
     HostExecutor executor(random(), 1 + random() % 4);
-    device::sketch<T>(executor, pieces.view(), d, hashes, in(dealt), cells.data());
+    device::sketch<T>(executor, pieces.view(), d, hashes, in(arena), cells.data());
     EXPECT_TRUE(testing::same_cells(cells, expected));
   });
 }
@@ -66,16 +66,16 @@ TYPED_TEST(DeviceSketch, FindsWhatTheCpuFinds) {
     const auto one = testing::HeavyCase<Value>::random(random);
     const auto hashes = SketchHashes::drawn_from(seed, one.columns);
     const auto expected = testing::heaviest_on_the_cpu<Index>(one, seed);
-    const auto in = [&](device::Room& room) {
-      return device::SketchWorkspace<Value>::in(room, hashes.cells(), one.d, one.most);
+    const auto in = [&](device::Arena& arena) {
+      return device::SketchWorkspace<Value>::in(arena, hashes.cells(), one.d, one.most);
     };
     DeviceMemory memory(in);
-    device::Room dealt = memory.room();
+    device::Arena arena = memory.arena();
     std::vector<Index> seen(one.most);
     std::vector<Value> estimates(one.most);
     device::Report report;
     HostExecutor executor(random(), 1 + random() % 4);
-    device::find_heaviest<Value>(executor, one.d, hashes, one.cells.data(), one.most, in(dealt),
+    device::find_heaviest<Value>(executor, one.d, hashes, one.cells.data(), one.most, in(arena),
                                  {seen.data(), estimates.data()}, &report);
     ASSERT_LE(report.kept, one.most);
     seen.resize(report.kept);

@@ -73,28 +73,28 @@ class EveryCall {
 
   void select(const SelectionRule& rule) {
     const InPieces<float> pieces(tensor_, residual_, true, random_);
-    const auto take = [&](device::Room& memory) {
-      return device::RuleWorkspace<float>::in(memory, pieces.view().tiles, kD, rule);
+    const auto take = [&](device::Arena& arena) {
+      return device::RuleWorkspace<float>::in(arena, pieces.view().tiles, kD, rule);
     };
     DeviceMemory memory(take);
-    device::Room dealt = memory.room();
+    device::Arena arena = memory.arena();
     Out out(rule.most);
-    device::select_by<float>(rule, executor_, pieces.view(), kD, take(dealt), out.entries(),
+    device::select_by<float>(rule, executor_, pieces.view(), kD, take(arena), out.entries(),
                              &out.report, state_.data(), state_.data() + 4);
     keep(out);
     keep(std::span(state_).subspan(4));
   }
   void select_among_candidates() {
     const InPieces<float> pieces(tensor_, residual_, true, random_);
-    const auto take = [&](device::Room& memory) {
-      return device::SelectionWorkspace<float>::in(memory, pieces.view().tiles, 10 * kK);
+    const auto take = [&](device::Arena& arena) {
+      return device::SelectionWorkspace<float>::in(arena, pieces.view().tiles, 10 * kK);
     };
     DeviceMemory memory(take);
-    device::Room dealt = memory.room();
-    const auto room = take(dealt);
+    device::Arena arena = memory.arena();
+    const auto workspace = take(arena);
     Out out(kK);
-    device::select<float>(executor_, pieces.view(), kD, kK, room, out.entries(), &out.report);
-    const device::Route route = room.refine.key.cutoff->route;
+    device::select<float>(executor_, pieces.view(), kD, kK, workspace, out.entries(), &out.report);
+    const device::Route route = workspace.refine.key.cutoff->route;
     EXPECT_EQ(route, out.report.finite != 0 ? device::Route::kCandidates : device::Route::kNowhere);
     keep(out);
   }
@@ -134,19 +134,19 @@ class EveryCall {
   void sketch() {
     constexpr std::uint64_t kColumns = 30;
     const auto hashes = SketchHashes::drawn_from(1, kColumns);
-    const auto take = [&](device::Room& memory) {
-      return device::SketchWorkspace<float>::in(memory, hashes.cells(), kD, kK);
+    const auto take = [&](device::Arena& arena) {
+      return device::SketchWorkspace<float>::in(arena, hashes.cells(), kD, kK);
     };
     DeviceMemory memory(take);
-    device::Room dealt = memory.room();
-    const auto room = take(dealt);
+    device::Arena arena = memory.arena();
+    const auto workspace = take(arena);
     const InPieces<float> pieces(tensor_, residual_, true, random_);
     std::vector<float> cells(hashes.cells());
-    device::sketch<float>(executor_, pieces.view(), kD, hashes, room, cells.data());
+    device::sketch<float>(executor_, pieces.view(), kD, hashes, workspace, cells.data());
     keep(std::span(cells));
     Out out(kK);
     std::ranges::replace_if(cells, [](float cell) { return cell != cell; }, 1.0F);
-    device::find_heaviest<float>(executor_, kD, hashes, cells.data(), kK, room, out.entries(),
+    device::find_heaviest<float>(executor_, kD, hashes, cells.data(), kK, workspace, out.entries(),
                                  &out.report);
     keep(out);
   }

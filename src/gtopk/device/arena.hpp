@@ -7,9 +7,9 @@ namespace gtopk::sparse::device {
 
 /// Allocates parts from an address on, aligned as those of cudaMalloc are; from null it only
 /// measures.
-class Room {
+class Arena {
  public:
-  explicit Room(std::byte* begin) : begin_(begin) {}
+  explicit Arena(std::byte* begin) : begin_(begin) {}
 
   template <class T>
   [[nodiscard]] T* take(std::size_t count) {
