@@ -43,8 +43,8 @@ struct ListOf {
 struct SelectCall {
   VectorOf acc;
   SelectionRule rule;
-  /// select_room() bytes.
-  void* room = nullptr;
+  /// Its size is select_workspace_bytes().
+  void* workspace = nullptr;
   ListOf kept;             ///< capacity rule.most
   void* report = nullptr;  ///< device::Report
   /// The numbers of a SelectorState: what the last step left, and what this one leaves. Only for
@@ -90,8 +90,8 @@ struct SketchCall {
   VectorOf acc;
   std::uint64_t seed = 0;
   std::uint64_t columns = 0;
-  /// sketch_room() bytes.
-  void* room = nullptr;
+  /// Its size is sketch_workspace_bytes().
+  void* workspace = nullptr;
   void* cells = nullptr;
 };
 
@@ -104,8 +104,8 @@ struct FindCall {
   std::uint64_t columns = 0;
   const void* cells = nullptr;
   std::uint64_t most = 0;
-  /// sketch_room() bytes.
-  void* room = nullptr;
+  /// Its size is sketch_workspace_bytes().
+  void* workspace = nullptr;
   ListOf heaviest;         ///< capacity `most`
   void* report = nullptr;  ///< device::Report
 };
@@ -130,7 +130,7 @@ struct Calls {
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.
   std::uint64_t (*number_tiles)(PieceOf* pieces, std::uint32_t count);
-  std::size_t (*select_room)(const VectorOf& acc, const SelectionRule& rule);
+  std::size_t (*select_workspace_bytes)(const VectorOf& acc, const SelectionRule& rule);
   int (*select)(const SelectCall& call, void* stream);
   int (*commit)(const CommitCall& call, void* stream);
   int (*accumulate)(const AccumulateCall& call, void* stream);
@@ -138,8 +138,8 @@ struct Calls {
   int (*gather)(const GatherCall& call, void* stream);
   int (*commit_whole)(const CommitWholeCall& call, void* stream);
   /// For both calls, with this many columns for d elements, of which `most` are found.
-  std::size_t (*sketch_room)(DataType values, std::uint64_t columns, std::uint64_t d,
-                             std::uint64_t most);
+  std::size_t (*sketch_workspace_bytes)(DataType values, std::uint64_t columns, std::uint64_t d,
+                                        std::uint64_t most);
   int (*sketch)(const SketchCall& call, void* stream);
   int (*find)(const FindCall& call, void* stream);
   /// Loads the kernels of calls on tensors of that type on the current device.

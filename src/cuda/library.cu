@@ -32,9 +32,9 @@ std::uint64_t number_tiles(PieceOf* pieces, std::uint32_t count) {
   return device::number_tiles(reinterpret_cast<device::Piece<float>*>(pieces), count);
 }
 
-std::size_t room_to_select(const VectorOf& acc, const SelectionRule& rule) {
-  return acc.dtype == DataType::kFloat64 ? select_room<double>(acc, rule)
-                                         : select_room<float>(acc, rule);
+std::size_t bytes_to_select(const VectorOf& acc, const SelectionRule& rule) {
+  return acc.dtype == DataType::kFloat64 ? select_workspace_bytes<double>(acc, rule)
+                                         : select_workspace_bytes<float>(acc, rule);
 }
 
 int select_on(const SelectCall& call, void* stream) {
@@ -67,10 +67,10 @@ int sketch_on(const SketchCall& call, void* stream) {
                        [&]<class T>() -> int { return OfType<T>::sketch(call, stream); });
 }
 
-std::size_t room_to_sketch(DataType values, std::uint64_t columns, std::uint64_t d,
-                           std::uint64_t most) {
-  return values == DataType::kFloat64 ? sketch_room<double>(columns, d, most)
-                                      : sketch_room<float>(columns, d, most);
+std::size_t bytes_to_sketch(DataType values, std::uint64_t columns, std::uint64_t d,
+                            std::uint64_t most) {
+  return values == DataType::kFloat64 ? sketch_workspace_bytes<double>(columns, d, most)
+                                      : sketch_workspace_bytes<float>(columns, d, most);
 }
 
 int find_on(const FindCall& call, void* stream) {
@@ -96,9 +96,9 @@ const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaErro
 
 extern "C" __attribute__((visibility("default"))) const gtopk::cuda::Calls* gtopk_cuda_calls() {
   using namespace gtopk::cuda;
-  static constexpr Calls kCalls{Calls::kVersion, number_tiles,   room_to_select, select_on,
-                                commit_on,       accumulate_on,  error_name,     gather_on,
-                                commit_whole_on, room_to_sketch, sketch_on,      find_on,
+  static constexpr Calls kCalls{Calls::kVersion, number_tiles,    bytes_to_select, select_on,
+                                commit_on,       accumulate_on,   error_name,      gather_on,
+                                commit_whole_on, bytes_to_sketch, sketch_on,       find_on,
                                 load_of};
   return &kCalls;
 }

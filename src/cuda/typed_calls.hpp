@@ -28,12 +28,12 @@ template <class T>
 }
 
 template <class Value>
-[[nodiscard]] sparse::EntriesOut<Value, Index> room_in(const ListOf& list) {
+[[nodiscard]] sparse::EntriesOut<Value, Index> output_in(const ListOf& list) {
   return {static_cast<Index*>(list.indices), static_cast<Value*>(list.values)};
 }
 
 template <class T>
-[[nodiscard]] std::size_t select_room(const VectorOf& acc, const SelectionRule& rule) {
+[[nodiscard]] std::size_t select_workspace_bytes(const VectorOf& acc, const SelectionRule& rule) {
   device::Arena measured(nullptr);
   (void)device::RuleWorkspace<Accumulation<T>>::in(measured, acc.tiles, acc.d, rule);
   return measured.taken();
@@ -42,11 +42,11 @@ template <class T>
 template <class T, class Executor>
 void select(Executor& executor, const SelectCall& call) {
   using Value = Accumulation<T>;
-  device::Arena arena(static_cast<std::byte*>(call.room));
+  device::Arena arena(static_cast<std::byte*>(call.workspace));
   const auto workspace =
       device::RuleWorkspace<Value>::in(arena, call.acc.tiles, call.acc.d, call.rule);
   device::select_by<T>(call.rule, executor, pieces_of<T>(call.acc), call.acc.d, workspace,
-                       room_in<Value>(call.kept), static_cast<device::Report*>(call.report),
+                       output_in<Value>(call.kept), static_cast<device::Report*>(call.report),
                        call.state, call.next);
 }
 
@@ -54,8 +54,8 @@ template <class T, class Executor>
 void commit(Executor& executor, const CommitCall& call) {
   using Value = Accumulation<T>;
   const sparse::Edits<Value, Index> edits{static_cast<Index*>(call.cleared),
-                                          room_in<Value>(call.returned),
-                                          room_in<Value>(call.delivered)};
+                                          output_in<Value>(call.returned),
+                                          output_in<Value>(call.delivered)};
   device::commit<T>(executor, pieces_of<T>(call.acc), static_cast<Value*>(call.momentum), edits,
                     static_cast<const EditCounts*>(call.counts), static_cast<Value>(call.divisor),
                     call.unless);
@@ -87,25 +87,27 @@ void commit_whole(Executor& executor, const CommitWholeCall& call) {
 }
 
 template <class Value>
-[[nodiscard]] device::SketchWorkspace<Value> sketch_room_in(device::Arena& arena,
-                                                            std::uint64_t columns, std::uint64_t d,
-                                                            std::uint64_t most) {
+[[nodiscard]] device::SketchWorkspace<Value> sketch_workspace_in(device::Arena& arena,
+                                                                 std::uint64_t columns,
+                                                                 std::uint64_t d,
+                                                                 std::uint64_t most) {
   return device::SketchWorkspace<Value>::in(arena, sparse::SketchHashes::kRows * columns, d, most);
 }
 
 template <class Value>
-[[nodiscard]] std::size_t sketch_room(std::uint64_t columns, std::uint64_t d, std::uint64_t most) {
+[[nodiscard]] std::size_t sketch_workspace_bytes(std::uint64_t columns, std::uint64_t d,
+                                                 std::uint64_t most) {
   device::Arena measured(nullptr);
-  (void)sketch_room_in<Value>(measured, columns, d, most);
+  (void)sketch_workspace_in<Value>(measured, columns, d, most);
   return measured.taken();
 }
 
 template <class T, class Executor>
 void sketch(Executor& executor, const SketchCall& call) {
   using Value = Accumulation<T>;
-  device::Arena arena(static_cast<std::byte*>(call.room));
+  device::Arena arena(static_cast<std::byte*>(call.workspace));
   // The number of entries to find is not known yet; their memory comes after the rest.
-  const auto workspace = sketch_room_in<Value>(arena, call.columns, call.acc.d, 1);
+  const auto workspace = sketch_workspace_in<Value>(arena, call.columns, call.acc.d, 1);
   const auto hashes = sparse::SketchHashes::drawn_from(call.seed, call.columns);
   device::sketch<T>(executor, pieces_of<T>(call.acc), call.acc.d, hashes, workspace,
                     static_cast<Value*>(call.cells));
@@ -113,11 +115,11 @@ void sketch(Executor& executor, const SketchCall& call) {
 
 template <class Value, class Executor>
 void find(Executor& executor, const FindCall& call) {
-  device::Arena arena(static_cast<std::byte*>(call.room));
-  const auto workspace = sketch_room_in<Value>(arena, call.columns, call.d, call.most);
+  device::Arena arena(static_cast<std::byte*>(call.workspace));
+  const auto workspace = sketch_workspace_in<Value>(arena, call.columns, call.d, call.most);
   const auto hashes = sparse::SketchHashes::drawn_from(call.seed, call.columns);
   device::find_heaviest(executor, call.d, hashes, static_cast<const Value*>(call.cells), call.most,
-                        workspace, room_in<Value>(call.heaviest),
+                        workspace, output_in<Value>(call.heaviest),
                         static_cast<device::Report*>(call.report));
 }
 

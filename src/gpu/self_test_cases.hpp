@@ -184,7 +184,7 @@ class SelfTestCases : private SelfTestVectors<T> {
     cuda::SelectCall call;
     call.acc = placed.acc;
     call.rule = rule;
-    call.room = run_.scratch(run_.kernels().select_room(placed.acc, rule));
+    call.workspace = run_.scratch(run_.kernels().select_workspace_bytes(placed.acc, rule));
     auto* const indices = run_.template pinned<Index>(rule.most);
     auto* const values = run_.template pinned<Value>(rule.most);
     auto* const report = pinned_one(SelectionReport());
@@ -362,7 +362,7 @@ class SelfTestCases : private SelfTestVectors<T> {
     call.acc = placed.acc;
     call.seed = extent_.seed;
     call.columns = kColumns;
-    call.room = sketch_scratch(d, 1);
+    call.workspace = sketch_scratch(d, 1);
     call.cells = cells;
     if (!run_.run(run_.kernels().sketch, call)) {
       return;
@@ -393,7 +393,7 @@ class SelfTestCases : private SelfTestVectors<T> {
     call.columns = kColumns;
     call.cells = run_.pinned(std::span<const Value>(cells));
     call.most = most;
-    call.room = sketch_scratch(d, most);
+    call.workspace = sketch_scratch(d, most);
     call.heaviest = {indices, run_.template pinned<Value>(most), most};
     call.report = report;
     if (run_.run(run_.kernels().find, call)) {
@@ -403,7 +403,8 @@ class SelfTestCases : private SelfTestVectors<T> {
   }
 
   [[nodiscard]] void* sketch_scratch(std::uint64_t d, std::uint64_t most) {
-    return run_.scratch(run_.kernels().sketch_room(accumulation_type(dtype_), kColumns, d, most));
+    return run_.scratch(
+        run_.kernels().sketch_workspace_bytes(accumulation_type(dtype_), kColumns, d, most));
   }
 
   sparse::SelectScratch scratch_;

@@ -21,8 +21,8 @@ struct DeviceWorkspace {
     DeviceWorkspace all;
     all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(path.pieces * sizeof(cuda::PieceOf)));
     if (path.has_sketch()) {
-      all.sketch = deal.take(kernels.sketch_room(accumulation_type(path.dtype), path.sums->columns,
-                                                 path.d, path.sums->candidates));
+      all.sketch = deal.take(kernels.sketch_workspace_bytes(
+          accumulation_type(path.dtype), path.sums->columns, path.d, path.sums->candidates));
     }
     all.bytes = deal.taken();
     return all;
@@ -86,7 +86,7 @@ void Step::lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> piec
   shared_.reset();
   const DeviceWorkspace there = DeviceWorkspace::in(memory.device, kernels_, path_);
   momentum_ = momentum;
-  sketch_room_ = there.sketch;
+  sketch_workspace_ = there.sketch;
   std::ranges::copy(pieces, shared_.table);
   acc_.dtype = path_.dtype;
   acc_.pieces = there.table;
@@ -111,7 +111,7 @@ std::span<const std::byte> Step::table() const {
 }
 
 std::size_t Step::scratch_bytes() const {
-  return path_.rule ? kernels_.select_room(acc_, *path_.rule) : 0;
+  return path_.rule ? kernels_.select_workspace_bytes(acc_, *path_.rule) : 0;
 }
 
 SelectorState* Step::last_state() const {
@@ -123,7 +123,7 @@ void Step::select(void* scratch, Driver::Stream stream) const {
   cuda::SelectCall call;
   call.acc = acc_;
   call.rule = *path_.rule;
-  call.room = scratch;
+  call.workspace = scratch;
   call.kept = {kept.indices, kept.values, path_.rule->most};
   call.report = shared_.report;
   call.state = shared_.last->numbers.data();
@@ -149,26 +149,26 @@ void Step::draw_and_gather(std::uint64_t seed, Driver::Stream stream) const {
 }
 
 void Step::sketch(std::uint64_t seed, Driver::Stream stream) {
-  const AccCapacity& room = *path_.sums;
+  const AccCapacity& capacity = *path_.sums;
   const AccOnDevice& sums = shared_.sums;
   cuda::SketchCall call;
   call.acc = acc_;
   call.seed = seed;
-  call.columns = room.columns;
-  call.room = sketch_room_;
+  call.columns = capacity.columns;
+  call.workspace = sketch_workspace_;
   call.cells = sums.sums;
   check(kernels_.sketch(call, stream), "sketch");
   cuda::FindCall find;
   find.values = accumulation_type(path_.dtype);
   find.d = path_.d;
   find.seed = seed;
-  find.columns = room.columns;
+  find.columns = capacity.columns;
   find.cells = sums.sums;
-  find.most = room.candidates;
-  find.room = sketch_room_;
-  find.heaviest = {sums.candidates.indices, sums.candidates.values, room.candidates};
+  find.most = capacity.candidates;
+  find.workspace = sketch_workspace_;
+  find.heaviest = {sums.candidates.indices, sums.candidates.values, capacity.candidates};
   find.report = shared_.report;
-  acc_kernels_->finds_by(find, {acc_, sums.candidates.indices, room.candidates,
+  acc_kernels_->finds_by(find, {acc_, sums.candidates.indices, capacity.candidates,
                                 sums.candidates.values, shared_.finite});
 }
 

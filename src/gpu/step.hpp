@@ -86,7 +86,7 @@ class Step {
   SharedWorkspace shared_;
   cuda::VectorOf acc_;
   void* momentum_ = nullptr;
-  void* sketch_room_ = nullptr;
+  void* sketch_workspace_ = nullptr;
   std::unique_ptr<AccKernels> acc_kernels_;
 };
 

@@ -75,14 +75,15 @@ class VectorThere {
 template <class Value, class Index>
 class ListThere {
  public:
-  ListThere(Place place, std::size_t room) : indices_(place, room), values_(place, room) {}
+  ListThere(Place place, std::size_t capacity)
+      : indices_(place, capacity), values_(place, capacity) {}
   ListThere(Place place, const List<Value, Index>& list)
       : indices_(place, list.indices), values_(place, list.values) {}
 
   [[nodiscard]] cuda::ListOf of() const {
     return {indices_.data(), values_.data(), indices_.size()};
   }
-  [[nodiscard]] DetachedEntries room() const { return {indices_.data(), values_.data()}; }
+  [[nodiscard]] DetachedEntries entries() const { return {indices_.data(), values_.data()}; }
   /// Of pinned memory: where the host writes.
   [[nodiscard]] EntriesOut<Value, Index> out() const { return {indices_.data(), values_.data()}; }
   [[nodiscard]] List<Value, Index> read(std::size_t size) const {

@@ -71,14 +71,14 @@ void Gpu::check(int error) const {
 
 Block::Block(Place place, std::size_t bytes) : place_(place) {
   const gpu::Driver& driver = Gpu::get().driver();
-  const std::size_t room = std::max<std::size_t>(bytes, 1);
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
   if (place == Place::kPinned) {
     void* memory = nullptr;
-    driver.check(driver.allocate_pinned(&memory, room, 0), "give pinned memory");
+    driver.check(driver.allocate_pinned(&memory, size, 0), "give pinned memory");
     memory_ = static_cast<std::byte*>(memory);
   } else {
     std::uint64_t address = 0;
-    driver.check(driver.allocate(&address, room), "give memory");
+    driver.check(driver.allocate(&address, size), "give memory");
     memory_ = reinterpret_cast<std::byte*>(address);
   }
 }

@@ -41,8 +41,8 @@ template <class Index, class T>
                                                                  const SelectionRule& rule,
                                                                  std::mt19937_64& random,
                                                                  const SelectorState& state = {}) {
-  const Array<std::byte> room(Place::kDevice,
-                              testing::Gpu::get().calls().select_room(acc.view(), rule));
+  const Array<std::byte> workspace(
+      Place::kDevice, testing::Gpu::get().calls().select_workspace_bytes(acc.view(), rule));
   const ListThere<Accumulation<T>, Index> kept(testing::either(random), rule.most);
   const One<SelectionReport> report(Place::kPinned, {});
   const One<SelectorState> before(Place::kPinned, state);
@@ -50,7 +50,7 @@ template <class Index, class T>
   cuda::SelectCall call;
   call.acc = acc.view();
   call.rule = rule;
-  call.room = room.data();
+  call.workspace = workspace.data();
   call.kept = kept.of();
   call.report = report.data();
   call.state = before.data()->numbers.data();

@@ -116,15 +116,16 @@ class KernelsSketch : public ::testing::Test {
   using Index = typename Param::Index;
   using Value = Accumulation<T>;
 
-  static Array<std::byte> room_for(std::uint64_t columns, std::uint64_t d, std::uint64_t most) {
+  static Array<std::byte> workspace_for(std::uint64_t columns, std::uint64_t d,
+                                        std::uint64_t most) {
     return Array<std::byte>(Place::kDevice,
-                            testing::Gpu::get().calls().sketch_room(
+                            testing::Gpu::get().calls().sketch_workspace_bytes(
                                 accumulation_type(testing::kTypeOf<T>), columns, d, most));
   }
 
   /// The indices of what is heavy in those cells.
   static std::vector<Index> found(const testing::HeavyCase<Value>& one, std::uint64_t seed,
-                                  const Array<Value>& cells, const Array<std::byte>& room) {
+                                  const Array<Value>& cells, const Array<std::byte>& workspace) {
     const ListThere<Value, Index> heaviest(Place::kPinned, one.most);
     const One<SelectionReport> report(Place::kPinned, {});
     cuda::FindCall call;
@@ -134,7 +135,7 @@ class KernelsSketch : public ::testing::Test {
     call.columns = one.columns;
     call.cells = cells.data();
     call.most = one.most;
-    call.room = room.data();
+    call.workspace = workspace.data();
     call.heaviest = heaviest.of();
     call.report = report.data();
     testing::run(&cuda::Calls::find, call);
@@ -156,18 +157,18 @@ TYPED_TEST(KernelsSketch, HaveTheCellsOfTheCpusAndFindWhatIsHeavyInThem) {
     const testing::HeavyCase<Value> heavy{
         .d = one.d(), .columns = one.columns, .most = 1 + random() % 300, .cells = expected};
     const VectorThere<T> acc(one.tensor, one.residual, true, random);
-    const auto room = TestFixture::room_for(one.columns, one.d(), heavy.most);
+    const auto workspace = TestFixture::workspace_for(one.columns, one.d(), heavy.most);
     const Array<Value> cells(Place::kPinned, expected.size());
     cuda::SketchCall call;
     call.acc = acc.view();
     call.seed = seed;
     call.columns = one.columns;
-    call.room = room.data();
+    call.workspace = workspace.data();
     call.cells = cells.data();
     testing::run(&cuda::Calls::sketch, call);
     ASSERT_TRUE(testing::same_cells(cells.read(), expected));
     if (testing::all_finite(expected)) {
-      EXPECT_EQ(TestFixture::found(heavy, seed, cells, room),
+      EXPECT_EQ(TestFixture::found(heavy, seed, cells, workspace),
                 testing::heaviest_on_the_cpu<Index>(heavy, seed));
     }
   });
@@ -180,9 +181,9 @@ TYPED_TEST(KernelsSketch, FindWhatTheCpuFindsInAnyCells) {
     std::mt19937_64 random(seed);
     const auto one = testing::HeavyCase<Value>::random(random);
     const Array<Value> cells(Place::kPinned, one.cells);
-    EXPECT_EQ(
-        TestFixture::found(one, seed, cells, TestFixture::room_for(one.columns, one.d, one.most)),
-        testing::heaviest_on_the_cpu<Index>(one, seed));
+    EXPECT_EQ(TestFixture::found(one, seed, cells,
+                                 TestFixture::workspace_for(one.columns, one.d, one.most)),
+              testing::heaviest_on_the_cpu<Index>(one, seed));
   });
 }
 

@@ -45,7 +45,7 @@ TEST_F(Library, LoadsWithoutADriver) {
   VectorOf acc;
   acc.tiles = 3;
   acc.d = 4098;
-  EXPECT_GT(calls->select_room(acc, {.k = 10, .most = 10}), acc.d * sizeof(float));
+  EXPECT_GT(calls->select_workspace_bytes(acc, {.k = 10, .most = 10}), acc.d * sizeof(float));
   SelectCall of_integers;
   of_integers.acc.dtype = DataType::kInt32;
   const int error = calls->select(of_integers, nullptr);

@@ -29,26 +29,26 @@ class HostAcc final : public AccDevice, public LateWork {
   HostAcc(const reference::Problem& problem, support::Tensor& tensor, std::uint64_t seed,
           const Delivered& delivered = {})
       : problem_(problem), delivered_(delivered), executor_(seed, 1 + seed % 3) {
-    const auto room = acc_room(problem.d, problem.type, problem.options);
+    const auto alone = acc_room(problem.d, problem.type, problem.options);
     const auto ranks = static_cast<std::uint32_t>(problem.ranks.size());
     const auto both = auto_room(problem.d, problem.type, problem.options, ranks);
-    if (!room && !both) {
+    if (!alone && !both) {
       return;
     }
-    room_ = both ? both->acc : *room;
+    capacity_ = both ? both->acc : *alone;
     if (both) {
       rule_ = selection_rule(problem.d, problem.type, problem.options).value();
       selected_.selected = entries(both->lists.selected);
-      selected_.cleared = block(both->lists.cleared * room_.index_bytes);
+      selected_.cleared = block(both->lists.cleared * capacity_.index_bytes);
       selected_.returned = entries(both->lists.returned);
       selected_.delivered = entries(both->lists.delivered);
       selected_.report = &report_;
       selected_.counts = &counts_of_lists_;
     }
-    lists_.device = both || room_.columns != 0 ? this : nullptr;
-    lists_.sums = block(room_.sums * value_bytes());
-    lists_.delivered = entries(room_.delivered);
-    lists_.candidates = entries(room_.candidates);
+    lists_.device = both || capacity_.columns != 0 ? this : nullptr;
+    lists_.sums = block(capacity_.sums * value_bytes());
+    lists_.delivered = entries(capacity_.delivered);
+    lists_.candidates = entries(capacity_.candidates);
     lists_.finite = &finite_;
     lists_.report = &report_;
     lists_.counts = &counts_;
@@ -72,7 +72,7 @@ class HostAcc final : public AccDevice, public LateWork {
         cuda::SelectCall call;
         call.acc = acc_;
         call.rule = *rule_;
-        call.room = block(cuda::select_room<T>(acc_, *rule_));
+        call.workspace = block(cuda::select_workspace_bytes<T>(acc_, *rule_));
         call.kept = {selected_.selected.indices, selected_.selected.values, rule_->most};
         call.report = &report_;
         cuda::select<T>(executor_, call);
@@ -81,11 +81,11 @@ class HostAcc final : public AccDevice, public LateWork {
                                       problem_.options);
     }
     visit_floating(problem_.type, [&]<class T>() {
-      if (room_.whole) {
+      if (capacity_.whole) {
         cuda::accumulate<T>(executor_, cuda::AccumulateCall{acc_, lists_.sums});
-      } else if (room_.drawn) {
-        draw_indices(room_, problem_.d, seed(), lists_.delivered.indices);
-        gather<T>(lists_.delivered, room_.delivered);
+      } else if (capacity_.drawn) {
+        draw_indices(capacity_, problem_.d, seed(), lists_.delivered.indices);
+        gather<T>(lists_.delivered, capacity_.delivered);
       } else {
         sketch<T>();
       }
@@ -95,12 +95,12 @@ class HostAcc final : public AccDevice, public LateWork {
   }
   void commit() {
     visit_floating(problem_.type, [&]<class T>() {
-      if (rule_ || room_.delivered == 0) {
+      if (rule_ || capacity_.delivered == 0) {
         cuda::commit_whole<T>(executor_,
                               cuda::CommitWholeCall{acc_, lists_.sums, &counts_, divisor(),
                                                     rule_ ? &whole_ : nullptr});
       }
-      if (!rule_ && room_.delivered == 0) {
+      if (!rule_ && capacity_.delivered == 0) {
         return;
       }
       cuda::CommitCall call;
@@ -130,10 +130,10 @@ class HostAcc final : public AccDevice, public LateWork {
         cuda::FindCall call;
         call.d = problem_.d;
         call.seed = seed();
-        call.columns = room_.columns;
+        call.columns = capacity_.columns;
         call.cells = lists_.sums;
-        call.most = room_.candidates;
-        call.room = sketch_room<Accumulation<T>>();
+        call.most = capacity_.candidates;
+        call.workspace = sketch_workspace<Accumulation<T>>();
         call.heaviest = {lists_.candidates.indices, lists_.candidates.values, call.most};
         call.report = &report_;
         cuda::find<Accumulation<T>>(executor_, call);
@@ -156,14 +156,15 @@ class HostAcc final : public AccDevice, public LateWork {
     cuda::SketchCall call;
     call.acc = acc_;
     call.seed = seed();
-    call.columns = room_.columns;
-    call.room = sketch_room<Accumulation<T>>();
+    call.columns = capacity_.columns;
+    call.workspace = sketch_workspace<Accumulation<T>>();
     call.cells = lists_.sums;
     cuda::sketch<T>(executor_, call);
   }
   template <class Value>
-  void* sketch_room() {
-    return block(cuda::sketch_room<Value>(room_.columns, problem_.d, room_.candidates));
+  void* sketch_workspace() {
+    return block(
+        cuda::sketch_workspace_bytes<Value>(capacity_.columns, problem_.d, capacity_.candidates));
   }
   /// Exactly so much: a sanitizer sees what is written behind it.
   void* block(std::size_t bytes) {
@@ -171,7 +172,7 @@ class HostAcc final : public AccDevice, public LateWork {
     return blocks_.back().get();
   }
   DetachedEntries entries(std::uint64_t count) {
-    void* const indices = block(count * room_.index_bytes);
+    void* const indices = block(count * capacity_.index_bytes);
     return {indices, block(count * value_bytes())};
   }
   [[nodiscard]] std::size_t value_bytes() const {
@@ -185,7 +186,7 @@ class HostAcc final : public AccDevice, public LateWork {
   const Delivered delivered_;
   HostExecutor executor_;
   bool can_ = false;
-  AccCapacity room_;
+  AccCapacity capacity_;
   std::uint64_t finite_ = 1;
   SelectionReport report_;
   EditCounts counts_;

@@ -150,9 +150,9 @@ std::uint64_t number_tiles(PieceOf* pieces, std::uint32_t count) {
   return device::number_tiles(reinterpret_cast<device::Piece<float>*>(pieces), count);
 }
 
-std::size_t select_room(const VectorOf& acc, const gtopk::SelectionRule& rule) {
-  return acc.dtype == DataType::kFloat64 ? gtopk::cuda::select_room<double>(acc, rule)
-                                         : gtopk::cuda::select_room<float>(acc, rule);
+std::size_t select_workspace_bytes(const VectorOf& acc, const gtopk::SelectionRule& rule) {
+  return acc.dtype == DataType::kFloat64 ? gtopk::cuda::select_workspace_bytes<double>(acc, rule)
+                                         : gtopk::cuda::select_workspace_bytes<float>(acc, rule);
 }
 
 int select(const SelectCall& call, void* stream) {
@@ -160,7 +160,7 @@ int select(const SelectCall& call, void* stream) {
     const Reachable acc(call.acc);
     SelectCall here = call;
     here.acc = acc.view();
-    here.room = reachable(call.room);
+    here.workspace = reachable(call.workspace);
     here.kept = reachable_list(call.kept);
     gtopk::cuda::select<T>(executor, here);
     return here.kept.values;
@@ -210,10 +210,11 @@ int commit_whole(const CommitWholeCall& call, void* stream) {
                    });
 }
 
-std::size_t sketch_room(DataType values, std::uint64_t columns, std::uint64_t d,
-                        std::uint64_t most) {
-  return values == DataType::kFloat64 ? gtopk::cuda::sketch_room<double>(columns, d, most)
-                                      : gtopk::cuda::sketch_room<float>(columns, d, most);
+std::size_t sketch_workspace_bytes(DataType values, std::uint64_t columns, std::uint64_t d,
+                                   std::uint64_t most) {
+  return values == DataType::kFloat64
+             ? gtopk::cuda::sketch_workspace_bytes<double>(columns, d, most)
+             : gtopk::cuda::sketch_workspace_bytes<float>(columns, d, most);
 }
 
 int sketch(const SketchCall& call, void* stream) {
@@ -221,7 +222,7 @@ int sketch(const SketchCall& call, void* stream) {
     const Reachable acc(call.acc);
     SketchCall here = call;
     here.acc = acc.view();
-    here.room = reachable(call.room);
+    here.workspace = reachable(call.workspace);
     gtopk::cuda::sketch<T>(executor, here);
     return here.cells;
   });
@@ -230,7 +231,7 @@ int sketch(const SketchCall& call, void* stream) {
 int find(const FindCall& call, void* stream) {
   return on_stream("find", stream, call.values, [call]<class T>(Executor& executor) -> void* {
     FindCall here = call;
-    here.room = reachable(call.room);
+    here.workspace = reachable(call.workspace);
     gtopk::cuda::find<gtopk::Accumulation<T>>(executor, here);
     return here.heaviest.indices;
   });
@@ -269,14 +270,14 @@ const char* error_name(int) { return "an error of a fake's"; }
 extern "C" const gtopk::cuda::Calls* gtopk_cuda_calls() {
   static constexpr gtopk::cuda::Calls kCalls{gtopk::cuda::Calls::kVersion,
                                              number_tiles,
-                                             select_room,
+                                             select_workspace_bytes,
                                              select,
                                              commit,
                                              accumulate,
                                              error_name,
                                              gather,
                                              commit_whole,
-                                             sketch_room,
+                                             sketch_workspace_bytes,
                                              sketch,
                                              find,
                                              load};
