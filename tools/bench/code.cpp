@@ -25,23 +25,23 @@ namespace sparse = gtopk::sparse;
 using Clock = std::chrono::steady_clock;
 
 /// Gives the same buffers in each turn, like an operation's pool.
-class Pool final : public sparse::Rooms {
+class Pool final : public sparse::BufferSource {
  public:
-  std::span<std::byte> room(std::size_t bytes) override {
-    if (next_ == rooms_.end()) {
-      next_ = rooms_.insert(rooms_.end(), std::vector<std::byte>{});
+  std::span<std::byte> buffer(std::size_t bytes) override {
+    if (next_ == buffers_.end()) {
+      next_ = buffers_.insert(buffers_.end(), std::vector<std::byte>{});
     }
-    std::vector<std::byte>& room = *next_++;
-    if (room.size() < bytes) {
-      room.resize(bytes);
+    std::vector<std::byte>& memory = *next_++;
+    if (memory.size() < bytes) {
+      memory.resize(bytes);
     }
-    return std::span(room).first(bytes);
+    return std::span(memory).first(bytes);
   }
-  void start_again() { next_ = rooms_.begin(); }
+  void start_again() { next_ = buffers_.begin(); }
 
  private:
-  std::list<std::vector<std::byte>> rooms_;
-  std::list<std::vector<std::byte>>::iterator next_ = rooms_.end();
+  std::list<std::vector<std::byte>> buffers_;
+  std::list<std::vector<std::byte>>::iterator next_ = buffers_.end();
 };
 
 std::vector<std::uint32_t> indices_of(std::uint64_t d, double density) {
@@ -92,9 +92,9 @@ void measure(const sparse::CodecRow& row, std::uint64_t d,
     pool.start_again();
     sparse::List list = codec.make(type, k, pool);
     const sparse::List lost = codec.make(type, k, pool);
-    const auto room = list.room<float, std::uint32_t>();
-    std::ranges::copy(indices, room.indices);
-    std::ranges::copy(values, room.values);
+    const auto output = list.output<float, std::uint32_t>();
+    std::ranges::copy(indices, output.indices);
+    std::ranges::copy(values, output.values);
     const auto copy_begins = Clock::now();
     std::memcpy(copy.data(), list.memory.data(), std::min(copy.size(), list.memory.size()));
     const auto begin = Clock::now();

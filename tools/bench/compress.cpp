@@ -70,7 +70,7 @@ double milliseconds(Work work) {
 /// get. Touched here, so that page faults are not timed.
 class Floats {
  public:
-  explicit Floats(std::size_t count) : data_(memory_.room<float>(count)) {
+  explicit Floats(std::size_t count) : data_(memory_.array<float>(count)) {
     std::fill_n(data_, count, 0.0F);
   }
   [[nodiscard]] float* get() const { return data_; }
@@ -85,7 +85,7 @@ struct List {
   std::vector<float> values;
   std::size_t size = 0;
 
-  explicit List(std::size_t room) : indices(room), values(room) {}
+  explicit List(std::size_t capacity) : indices(capacity), values(capacity) {}
   [[nodiscard]] Entries<float, std::uint32_t> view() const {
     return {indices.data(), values.data(), size};
   }

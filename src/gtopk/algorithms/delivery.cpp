@@ -76,7 +76,7 @@ void divide_by_counts(const SparseCall& call, const List& result, const List& me
   const KeepDenormals guard;
   visit_entry(call.entry_type(), [&]<class Value, class Index>() {
     const Entries<Value, Index> sums = result.entries<Value, Index>();
-    Value* const values = means.room<Value, Index>().values;
+    Value* const values = means.output<Value, Index>().values;
     for (std::size_t i = 0; i < sums.size; ++i) {
       const double count = result.counts == nullptr ? 1 : result.counts[i];
       values[i] = sums.values[i] / static_cast<Value>(count / call.options.scale);
@@ -135,7 +135,7 @@ List largest_of(EntryType type, const void* sums, std::size_t count, List room) 
   visit_entry(type, [&]<class Value, class Index>() {
     const Selection selection = select_exact<Value, Value, Index>(
         Segments<const Value>(static_cast<const Value*>(sums)), nullptr, count, room.capacity,
-        room.room<Value, Index>(), select_scratch_of_this_thread());
+        room.output<Value, Index>(), select_scratch_of_this_thread());
     room.size = selection.count;
     room.finite = selection.finite;
   });

@@ -15,7 +15,7 @@ namespace gtopk::sparse {
 using collectives::Header;
 
 void ListExchange::keep_selection(List& list, std::span<std::byte> message) {
-  const std::span<CodedSelection> only = room_for_selections(1);
+  const std::span<CodedSelection> only = buffer_for_selections(1);
   only.front() = {list.size, message.subspan(kFrontBytes)};
   list.selections = only;
 }
@@ -25,7 +25,7 @@ void ListExchange::join_selections(List& sum, const List& left, const List& righ
     return;
   }
   const std::span<CodedSelection> both =
-      room_for_selections(left.selections.size() + right.selections.size());
+      buffer_for_selections(left.selections.size() + right.selections.size());
   std::ranges::copy(right.selections, std::ranges::copy(left.selections, both.begin()).out);
   sum.selections = both;
 }
@@ -46,7 +46,7 @@ ListExchange::Coded ListExchange::code_shortest(const List& list) {
       return sum;
     }
   }
-  const std::span<std::byte> message = room(bytes).first(bytes);
+  const std::span<std::byte> message = buffer(bytes).first(bytes);
   std::byte* next = message.data() + kFrontBytes;
   for (const CodedSelection& each : list.selections) {
     const SelectionHeader header{each.entries, each.code.size()};

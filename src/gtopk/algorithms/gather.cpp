@@ -53,7 +53,7 @@ void gather(const SparseCall& call, EntryType type, const List& list) {
   bool spoiled = false;
   visit_types(call.dtype, type, [&]<class T, class Index>() {
     using Value = Accumulation<T>;
-    const auto [indices, values] = list.room<Value, Index>();
+    const auto [indices, values] = list.output<Value, Index>();
     const std::size_t count = list.size;
     std::size_t taken = 0;
     for_each_stretch_of_acc<T, 4096>(

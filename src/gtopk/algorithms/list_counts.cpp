@@ -10,8 +10,8 @@
 
 namespace gtopk::sparse {
 
-std::size_t ListExchange::room_of_counts(std::uint64_t ranks) const {
-  return plan_.counted ? counts::room_for(plan_.entries_of(ranks), group_.size()) : 0;
+std::size_t ListExchange::bytes_of_counts(std::uint64_t ranks) const {
+  return plan_.counted ? counts::capacity_for(plan_.entries_of(ranks), group_.size()) : 0;
 }
 
 void ListExchange::add_up_counts(List& list, const List& left, const List& right) {
@@ -19,7 +19,7 @@ void ListExchange::add_up_counts(List& list, const List& left, const List& right
     return;
   }
   auto* const sums =
-      reinterpret_cast<std::uint32_t*>(room(list.size * sizeof(std::uint32_t)).data());
+      reinterpret_cast<std::uint32_t*>(buffer(list.size * sizeof(std::uint32_t)).data());
   visit_entry(plan_.type, [&]<class Value, class Index>() {
     const auto counted = [](const List& one) {
       return Counted<Index>{one.entries<Value, Index>().indices, one.counts, one.size};
@@ -32,8 +32,8 @@ void ListExchange::add_up_counts(List& list, const List& left, const List& right
 
 std::span<std::byte> ListExchange::with_counts(std::span<const std::byte> message,
                                                const List& list) {
-  const std::size_t most = message.size() + counts::room_for(list.size, group_.size());
-  const std::span<std::byte> longer = room(most);
+  const std::size_t most = message.size() + counts::capacity_for(list.size, group_.size());
+  const std::span<std::byte> longer = buffer(most);
   std::ranges::copy(message.subspan(kFrontBytes), longer.begin() + kFrontBytes);
   std::byte* const behind = longer.data() + message.size();
   const std::size_t bytes = counts::encode(list.counts, list.size, scratch_.counts, behind);
@@ -54,7 +54,7 @@ void ListExchange::read_counts(std::span<const std::byte> code, List& list) {
     return;
   }
   auto* const counts =
-      reinterpret_cast<std::uint32_t*>(room(list.size * sizeof(std::uint32_t)).data());
+      reinterpret_cast<std::uint32_t*>(buffer(list.size * sizeof(std::uint32_t)).data());
   counts::decode(code, counts, list.size, group_.size(), scratch_.counts);
   list.counts = counts;
 }

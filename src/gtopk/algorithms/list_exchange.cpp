@@ -58,20 +58,20 @@ void ListExchange::close(List& list, std::size_t count, bool finite) const {
 
 Task<List> ListExchange::swap(std::uint32_t partner, Steps steps, List mine, std::uint64_t ranks) {
   co_await departed();
-  const std::span<std::byte> room = message_room(ranks);
-  Message incoming = group_.recv(partner, steps.received, room);
+  const std::span<std::byte> message = message_buffer(ranks);
+  Message incoming = group_.recv(partner, steps.received, message);
   post(partner, steps.sent, mine);
   const std::size_t received = co_await incoming;
-  Task<List> opening = open(room, received, partner, steps.received, ranks);
+  Task<List> opening = open(message, received, partner, steps.received, ranks);
   const List theirs = co_await opening;
   co_return theirs;
 }
 
 Task<List> ListExchange::receive(std::uint32_t from, std::uint32_t step, std::uint64_t ranks) {
-  const std::span<std::byte> room = message_room(ranks);
-  Message incoming = group_.recv(from, step, room);
+  const std::span<std::byte> message = message_buffer(ranks);
+  Message incoming = group_.recv(from, step, message);
   const std::size_t received = co_await incoming;
-  Task<List> opening = open(room, received, from, step, ranks);
+  Task<List> opening = open(message, received, from, step, ranks);
   const List theirs = co_await opening;
   co_return theirs;
 }
@@ -116,20 +116,21 @@ void ListExchange::refuse(std::uint32_t from, std::string_view why) const {
               fmt::format("{} sent a damaged list: {}", group_.member(from), why));
 }
 
-Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, std::uint32_t from,
-                              std::uint32_t step, std::uint64_t ranks) {
-  Task<Header> reading = collectives::read_header(room.first(received), group_, from, kMostParts);
+Task<List> ListExchange::open(std::span<std::byte> message, std::size_t received,
+                              std::uint32_t from, std::uint32_t step, std::uint64_t ranks) {
+  Task<Header> reading =
+      collectives::read_header(message.first(received), group_, from, kMostParts);
   const Header header = co_await reading;
   if (header.parts != 0) {
     Task<std::size_t> receiving =
-        Departure::receive_rest(group_, from, step, room, received, header.parts);
+        Departure::receive_rest(group_, from, step, message, received, header.parts);
     received = co_await receiving;
   }
   List list;
   try {
     const bool forwarded = (header.flags & Header::kForwarded) != 0;
-    list = forwarded ? read_selections(header, room.first(received), ranks)
-                     : read(header, room.first(received), ranks);
+    list = forwarded ? read_selections(header, message.first(received), ranks)
+                     : read(header, message.first(received), ranks);
   } catch (const Damaged& damaged) {
     refuse(from, damaged.what());
   }
@@ -173,7 +174,7 @@ List ListExchange::unite(const List& one, const List& other) {
   }
   visit_entry(plan_.type, [&]<class Value, class Index>() {
     const Merged merged = sparse::unite<Value, Index>(
-        left.entries<Value, Index>(), right.entries<Value, Index>(), sum.room<Value, Index>());
+        left.entries<Value, Index>(), right.entries<Value, Index>(), sum.output<Value, Index>());
     close(sum, merged.kept, merged.finite);
   });
   add_up_counts(sum, left, right);
@@ -199,7 +200,7 @@ List ListExchange::merge(const List& one, const List& other, std::uint32_t speak
   visit_entry(plan_.type, [&]<class Value, class Index>() {
     const Entries<Value, Index> a = left.entries<Value, Index>();
     const Entries<Value, Index> b = right.entries<Value, Index>();
-    const EntriesOut<Value, Index> kept = node.room<Value, Index>();
+    const EntriesOut<Value, Index> kept = node.output<Value, Index>();
     const auto merge_into = [&](EntriesOut<Value, Index>* dropped) {
       return plan_.blocks ? sparse::merge<Value, Index>(a, b, plan_.blocks, kept, dropped, scratch_)
                           : sparse::merge<Value, Index>(a, b, keep, kept, dropped, scratch_);
@@ -209,7 +210,7 @@ List ListExchange::merge(const List& one, const List& other, std::uint32_t speak
       merged = merge_into(nullptr);
     } else {
       List list = make(both);  // never sent: only its memory is used
-      EntriesOut<Value, Index> dropped = list.room<Value, Index>();
+      EntriesOut<Value, Index> dropped = list.output<Value, Index>();
       merged = merge_into(&dropped);
       if (merged.finite && merged.dropped != 0) {
         list.size = merged.dropped;
@@ -229,7 +230,7 @@ List ListExchange::cut_by(const List& whole, Divide divide) {
   List rest = make(list.size);  // never sent: only its memory is used
   visit_entry(plan_.type, [&]<class Value, class Index>() {
     const Merged merged = divide.template operator()<Value, Index>(
-        list.entries<Value, Index>(), kept.room<Value, Index>(), rest.room<Value, Index>());
+        list.entries<Value, Index>(), kept.output<Value, Index>(), rest.output<Value, Index>());
     if (merged.dropped != 0) {
       rest.size = merged.dropped;
       dropped_.at(lists_dropped_++) = rest;
@@ -285,13 +286,13 @@ List ListExchange::joined(const List& lower, const List& higher) {
   const List high = higher;
   List both = make(low.size + high.size);
   visit_entry(plan_.type, [&]<class Value, class Index>() {
-    const EntriesOut<Value, Index> room = both.room<Value, Index>();
+    const EntriesOut<Value, Index> output = both.output<Value, Index>();
     const Entries<Value, Index> first = low.entries<Value, Index>();
     const Entries<Value, Index> second = high.entries<Value, Index>();
-    std::copy_n(first.indices, first.size, room.indices);
-    std::copy_n(first.values, first.size, room.values);
-    std::copy_n(second.indices, second.size, room.indices + first.size);
-    std::copy_n(second.values, second.size, room.values + first.size);
+    std::copy_n(first.indices, first.size, output.indices);
+    std::copy_n(first.values, first.size, output.values);
+    std::copy_n(second.indices, second.size, output.indices + first.size);
+    std::copy_n(second.values, second.size, output.values + first.size);
   });
   both.rounded = low.rounded && high.rounded && plan_.codec->parts_are_rounded();
   close(both, low.size + high.size, low.finite && high.finite);

@@ -29,7 +29,7 @@ namespace gtopk::sparse {
 /// stays below log2 mH by one.
 inline constexpr std::size_t kMostDropped = 1 + 2 * (1 + transport::TagBits::kSource);
 
-class ListExchange final : private Rooms {
+class ListExchange final : private BufferSource {
  public:
   ListExchange(engine::GroupView& group, const ListPlan& plan, MergeScratch& scratch)
       : group_(group), plan_(plan), scratch_(scratch) {}
@@ -94,9 +94,9 @@ class ListExchange final : private Rooms {
   }
 
  private:
-  std::span<std::byte> room(std::size_t bytes) override { return group_.buffer(bytes); }
-  [[nodiscard]] std::span<std::byte> message_room(std::uint64_t ranks) {
-    return group_.buffer(plan_.message_bytes(ranks) + room_of_counts(ranks));
+  std::span<std::byte> buffer(std::size_t bytes) override { return group_.buffer(bytes); }
+  [[nodiscard]] std::span<std::byte> message_buffer(std::uint64_t ranks) {
+    return group_.buffer(plan_.message_bytes(ranks) + bytes_of_counts(ranks));
   }
   /// Rounds a finite list before it is closed; puts the error back if this rank is responsible for
   /// it.
@@ -104,7 +104,7 @@ class ListExchange final : private Rooms {
                               bool zeros_are_lost);
 
   /// Bytes for the counts of a list that covers that many ranks; 0 if lists have no counts.
-  [[nodiscard]] std::size_t room_of_counts(std::uint64_t ranks) const;
+  [[nodiscard]] std::size_t bytes_of_counts(std::uint64_t ranks) const;
   /// Adds up the counts of a list made of two others, if lists have counts.
   void add_up_counts(List& list, const List& left, const List& right);
   /// A copy of the message of a list with counts, followed by these.
@@ -138,9 +138,9 @@ class ListExchange final : private Rooms {
   void keep_selection(List& list, std::span<std::byte> message);
   /// Makes the selections of two lists those of their sum, if they are known.
   void join_selections(List& sum, const List& left, const List& right);
-  [[nodiscard]] std::span<CodedSelection> room_for_selections(std::size_t count) {
+  [[nodiscard]] std::span<CodedSelection> buffer_for_selections(std::size_t count) {
     const std::size_t bytes = count * sizeof(CodedSelection);
-    return {reinterpret_cast<CodedSelection*>(room(bytes).data()), count};
+    return {reinterpret_cast<CodedSelection*>(buffer(bytes).data()), count};
   }
 
   void post(std::uint32_t to, std::uint32_t step, const List& list);
@@ -148,9 +148,9 @@ class ListExchange final : private Rooms {
   /// operator()<Value, Index>(entries, memory to keep, memory to drop).
   template <class Divide>
   List cut_by(const List& list, Divide divide);
-  /// Checks what has arrived, the first `received` bytes of `room` and any other parts, and
+  /// Checks what has arrived, the first `received` bytes of `message` and any other parts, and
   /// acknowledges it.
-  engine::Task<List> open(std::span<std::byte> room, std::size_t received, std::uint32_t from,
+  engine::Task<List> open(std::span<std::byte> message, std::size_t received, std::uint32_t from,
                           std::uint32_t step, std::uint64_t ranks);
 
   /// Throws Error{kMismatch}.

@@ -83,9 +83,9 @@ Task<void> exchange_preselected(GroupView& group, Preselected entries, ResolvedC
   ExchangePhase exchange(group, resolved, nullptr);
   group.enter("exchange");
   List own = exchange.lists().make(resolved.lists.k);
-  const auto room = own.room<float, std::uint32_t>();
-  std::ranges::copy(entries.indices, room.indices);
-  std::ranges::copy(entries.values, room.values);
+  const auto output = own.output<float, std::uint32_t>();
+  std::ranges::copy(entries.indices, output.indices);
+  std::ranges::copy(entries.values, output.values);
   exchange.lists().close_selection(own, entries.indices.size(), true);
   Task<List> exchanging = exchange.run(own);
   const List result = co_await exchanging;

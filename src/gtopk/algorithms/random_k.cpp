@@ -41,7 +41,7 @@ Task<void> random_k(GroupView& group, SparseCall call) {
     Computation drawing = group.compute(call.d, [&] {
       const std::uint64_t seed = call.options.seed.value_or(group.sequence());
       visit_entry(call.entry_type(), [&]<class Value, class Index>() {
-        draw(seed, static_cast<std::size_t>(call.d), k, drawn.room<Value, Index>().indices);
+        draw(seed, static_cast<std::size_t>(call.d), k, drawn.output<Value, Index>().indices);
       });
       gather(call, call.entry_type(), drawn);
     });

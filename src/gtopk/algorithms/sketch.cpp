@@ -128,7 +128,7 @@ class Sketcher {
         finite = all_finite(std::span<const Value>(cells_as<Value>()));
         if (finite && !call_.device) {
           found = unsketch(sketch_, cells_as<Value>().data(), static_cast<std::size_t>(call_.d),
-                           heaviest_.size, heaviest_.room<Value, Index>(),
+                           heaviest_.size, heaviest_.output<Value, Index>(),
                            select_scratch_of_this_thread());
         }
       });
@@ -178,7 +178,7 @@ List delivered_of(EntryType type, const List& heaviest, const List& room) {
   visit_entry(type, [&]<class Value, class Index>() {
     // Positions among the heaviest, which ascend with their indices.
     const auto from = heaviest.entries<Value, Index>();
-    auto* const indices = result.room<Value, Index>().indices;
+    auto* const indices = result.output<Value, Index>().indices;
     std::transform(indices, indices + result.size, indices,
                    [&](Index place) { return from.indices[place]; });
   });

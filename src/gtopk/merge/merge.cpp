@@ -78,9 +78,9 @@ Merged keep_of_blocks(Entries<Value, Index> entries, const Blocks& blocks,
 template <class Value, class Index>
 Entries<Value, Index> sum_of(Entries<Value, Index> a, Entries<Value, Index> b,
                              MergeScratch& scratch) {
-  const std::size_t room = a.size + b.size;
-  auto* indices = scratch.indices.room<Index>(room);
-  auto* values = scratch.values.room<Value>(room);
+  const std::size_t capacity = a.size + b.size;
+  auto* indices = scratch.indices.array<Index>(capacity);
+  auto* values = scratch.values.array<Value>(capacity);
   return {indices, values, add_lists(a, b, EntriesOut<Value, Index>{indices, values})};
 }
 
@@ -92,7 +92,7 @@ Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, std::size_t k,
              MergeScratch& scratch) {
   const KeepDenormals guard;
   const Entries<Value, Index> sum = sum_of(a, b, scratch);
-  auto* keys = scratch.keys.room<Key<Value>>(a.size + b.size);  // grows only with the lists
+  auto* keys = scratch.keys.array<Key<Value>>(a.size + b.size);  // grows only with the lists
   const KeyScan scan = scan_keys(sum.values, sum.size, keys);
   if (!scan.finite) {
     return {.kept = 0, .dropped = 0, .finite = false};
@@ -110,7 +110,7 @@ Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, const Blocks& blo
              MergeScratch& scratch) {
   const KeepDenormals guard;
   const Entries<Value, Index> sum = sum_of(a, b, scratch);
-  auto* keys = scratch.keys.room<Key<Value>>(a.size + b.size);  // grows only with the lists
+  auto* keys = scratch.keys.array<Key<Value>>(a.size + b.size);  // grows only with the lists
   return keep_of_blocks(sum, blocks, kept, dropped, keys);
 }
 
@@ -119,7 +119,7 @@ Merged cut(Entries<Value, Index> entries, const Blocks& blocks, EntriesOut<Value
            EntriesOut<Value, Index> dropped, MergeScratch& scratch) {
   const KeepDenormals guard;
   return keep_of_blocks(entries, blocks, kept, &dropped,
-                        scratch.keys.room<Key<Value>>(entries.size));
+                        scratch.keys.array<Key<Value>>(entries.size));
 }
 
 template <class Value, class Index>

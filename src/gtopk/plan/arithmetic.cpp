@@ -67,19 +67,19 @@ double of_each_entry(double with, double without, std::size_t count, std::size_t
   return std::max(0.0, with - without) * static_cast<double>(count) / static_cast<double>(more);
 }
 
-class HeapArena final : public Rooms {
+class HeapBuffers final : public BufferSource {
  public:
-  std::span<std::byte> room(std::size_t bytes) override {
-    return {rooms_.emplace_back().room<std::byte>(bytes), bytes};
+  std::span<std::byte> buffer(std::size_t bytes) override {
+    return {buffers_.emplace_back().array<std::byte>(bytes), bytes};
   }
-  void forget() { rooms_.clear(); }
+  void forget() { buffers_.clear(); }
 
  private:
-  std::deque<GrowingBuffer> rooms_;
+  std::deque<GrowingBuffer> buffers_;
 };
 
-struct Room {
-  explicit Room(std::size_t size) : indices(size), values(size) {}
+struct EntryArrays {
+  explicit EntryArrays(std::size_t size) : indices(size), values(size) {}
 
   [[nodiscard]] EntriesOut<float, Index> out() { return {indices.data(), values.data()}; }
   [[nodiscard]] Entries<float, Index> entries(std::size_t size) const {
@@ -91,8 +91,8 @@ struct Room {
 };
 
 /// A list that shares some of its indices with the other one.
-Room shifted(const Room& list) {
-  Room other = list;
+EntryArrays shifted(const EntryArrays& list) {
+  EntryArrays other = list;
   const std::size_t size = list.indices.size();
   for (std::size_t i = 0; i < size; i += 2) {
     const Index next = i + 1 < size ? list.indices[i + 1] : Index{kElements};
@@ -101,15 +101,15 @@ Room shifted(const Room& list) {
   return other;
 }
 
-double coding(const Room& selected) {
-  HeapArena rooms;
+double coding(const EntryArrays& selected) {
+  HeapBuffers buffers;
   const EntryType type;
   const Codec& codec = kLossless.codec;
-  List list = codec.make(type, kSelected, rooms);
-  std::ranges::copy(selected.indices, list.room<float, Index>().indices);
-  std::ranges::copy(selected.values, list.room<float, Index>().values);
+  List list = codec.make(type, kSelected, buffers);
+  std::ranges::copy(selected.indices, list.output<float, Index>().indices);
+  std::ranges::copy(selected.values, list.output<float, Index>().values);
   codec.close(type, list, kSelected);
-  HeapArena messages;
+  HeapBuffers messages;
   return nanoseconds_each(2 * kSelected, [&] {
     messages.forget();
     const std::span<std::byte> message = codec.encode(type, list, kElements, messages);
@@ -146,15 +146,15 @@ void measure_arithmetic(Costs& costs) {
   const Crowding crowding;
   std::vector<float> tensor = gradient();
   std::vector<float> residual(kElements);
-  Room selected(kSelected);
-  Room many(kManySelected);
+  EntryArrays selected(kSelected);
+  EntryArrays many(kManySelected);
   SelectScratch selecting;
   std::size_t count = 0;
-  const auto selecting_time = [&](Room& room, std::size_t k) {
+  const auto selecting_time = [&](EntryArrays& output, std::size_t k) {
     return nanoseconds_each(kElements, [&] {
       count =
           select_exact<float, float, Index>(Segments<const float>(tensor.data()), residual.data(),
-                                            kElements, k, room.out(), selecting)
+                                            kElements, k, output.out(), selecting)
               .count;
     });
   };
@@ -165,9 +165,9 @@ void measure_arithmetic(Costs& costs) {
       0.0, selecting_few - costs.pick * static_cast<double>(kSelected) / double{kElements});
   costs.code = coding(selected);
 
-  const Room other = shifted(selected);
-  Room kept(2 * kSelected);
-  Room dropped(2 * kSelected);
+  const EntryArrays other = shifted(selected);
+  EntryArrays kept(2 * kSelected);
+  EntryArrays dropped(2 * kSelected);
   EntriesOut<float, Index> drop = dropped.out();
   MergeScratch merging;
   costs.merge = nanoseconds_each(2 * kSelected, [&] {
@@ -187,7 +187,7 @@ void measure_arithmetic(Costs& costs) {
                         DataType::kFloat32, ReduceOp::kSum);
   });
   // As many entries are sent, delivered and put back.
-  const Room delivered = shifted(many);
+  const EntryArrays delivered = shifted(many);
   const auto committing_time = [&](std::size_t entries) {
     const Entries<float, Index> sent = many.entries(entries);
     const Entries<float, Index> result = delivered.entries(entries);

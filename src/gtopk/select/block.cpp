@@ -59,7 +59,7 @@ Selection block_select(const SelectionInput& input, const List& out, SelectScrat
     Candidates<T, Index> candidates(Segments<T>(input.tensor),
                                     static_cast<const Value*>(input.residual), block,
                                     static_cast<std::size_t>(blocks.keeps(0)), scratch);
-    auto room = out.room<Value, Index>();
+    auto output = out.output<Value, Index>();
     Guess<Value> guess;
     Selection selection;
     for (std::size_t begin = 0, end = 0; begin < d; begin = end) {
@@ -86,9 +86,9 @@ Selection block_select(const SelectionInput& input, const List& out, SelectScrat
       if (missed) {
         guess.missed(candidates.size() < k ? 1 : candidates.smallest());
       }
-      const std::size_t count = candidates.write(room);
-      room.indices += count;
-      room.values += count;
+      const std::size_t count = candidates.write(output);
+      output.indices += count;
+      output.values += count;
       selection.count += count;
     }
     return selection;

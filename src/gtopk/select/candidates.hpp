@@ -36,12 +36,12 @@ class Candidates {
         residual_(residual),
         keep_(keep),
         bound_(keep + std::max(keep, kFewest)),
-        room_(std::min(bound_ + kSweepStretch, span)),
-        indices_(scratch.indices.room<Index>(room_)),
-        values_(scratch.values.room<Value>(room_)),
+        capacity_(std::min(bound_ + kSweepStretch, span)),
+        indices_(scratch.indices.array<Index>(capacity_)),
+        values_(scratch.values.array<Value>(capacity_)),
         keys_(scratch.keys) {
-    static_cast<void>(keys_.room<Key<Value>>(room_));  // sized by shape, as it must not grow with
-                                                       // the data
+    static_cast<void>(keys_.array<Key<Value>>(capacity_));  // sized by shape, as it must not grow
+                                                            // with the data
   }
 
   /// Forgets what was found; from now on, entries below `threshold` (at least 1) are skipped.
@@ -112,7 +112,7 @@ class Candidates {
 
   /// Drops all but the first k <= keep in the selection order, k < size(). Returns the k-th key.
   Key<Value> keep_first(std::size_t k) {
-    auto* keys = keys_.room<Key<Value>>(room_);
+    auto* keys = keys_.array<Key<Value>>(capacity_);
     std::transform(values_, values_ + size_, keys, magnitude_key<Value>);
     const auto [kth, larger, equal] = kth_largest(keys, size_, k);
     // Of the entries with the k-th key, those before `equals_end` stay.
@@ -161,8 +161,8 @@ class Candidates {
   SegmentCursor<const T> cursor_;
   const Value* residual_;
   std::size_t keep_;
-  std::size_t bound_;  // on the candidates held
-  std::size_t room_;   // the bound plus one stretch
+  std::size_t bound_;     // on the candidates held
+  std::size_t capacity_;  // the bound plus one stretch
   Index* indices_;
   Value* values_;
   GrowingBuffer& keys_;

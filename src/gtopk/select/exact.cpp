@@ -10,7 +10,7 @@ Selection exact_select(const SelectionInput& input, const List& out, SelectScrat
     using Value = Accumulation<T>;
     return select_exact<T, Value, Index>(Segments<T>(input.tensor),
                                          static_cast<const Value*>(input.residual), input.d,
-                                         input.k, out.room<Value, Index>(), scratch);
+                                         input.k, out.output<Value, Index>(), scratch);
   });
 }
 

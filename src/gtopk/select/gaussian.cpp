@@ -54,9 +54,9 @@ Selection gaussian_select(const SelectionInput& input, const List& out, SelectSc
     if (!search.search(threshold_of_deviation<T>(input), kGaussianCorrection)) {
       return {.finite = false};
     }
-    const auto room = out.room<Accumulation<T>, Index>();
+    const auto output = out.output<Accumulation<T>, Index>();
     // A rank that found nothing might never find anything again.
-    return search.count() == 0 ? search.exact(room) : search.reaching(room);
+    return search.count() == 0 ? search.exact(output) : search.reaching(output);
   });
 }
 

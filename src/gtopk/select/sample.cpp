@@ -55,7 +55,7 @@ Key<Accumulation<T>> sampled_threshold(Segments<const T> gradient, const Accumul
   const auto place = [&](std::size_t line) {
     return (line * stratum + scrambled(line) % stratum) * kLine;
   };
-  auto* sample = keys.template room<Key<Value>>(size);
+  auto* sample = keys.template array<Key<Value>>(size);
   SegmentCursor<const T> here(gradient);
   SegmentCursor<const T> there(gradient);
   for (std::size_t line = 0; line < lines; ++line) {

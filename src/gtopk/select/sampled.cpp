@@ -43,7 +43,7 @@ double threshold_of_sample(const SelectionInput& input, std::size_t stride, Grow
   const Segments<const T> gradient(Segments<T>(input.tensor));
   const auto* const residual = static_cast<const Value*>(input.residual);
   const auto size = static_cast<std::size_t>(sample_size(d, stride));
-  auto* const sample = keys.room<Key<Value>>(size);
+  auto* const sample = keys.array<Key<Value>>(size);
   SegmentCursor<const T> here(gradient);
   SegmentCursor<const T> there(gradient);
   for (std::size_t n = 0; n < size; ++n) {
@@ -65,12 +65,12 @@ double threshold_of_sample(const SelectionInput& input, std::size_t stride, Grow
 Selection sampled_select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
   const KeepDenormals guard;
   return visit_selection(input, [&]<class T, class Index>() -> Selection {
-    const auto room = out.room<Accumulation<T>, Index>();
+    const auto output = out.output<Accumulation<T>, Index>();
     const std::uint64_t stride = stride_of(input.k);
     if (stride <= 1) {
       return select_exact<T, Accumulation<T>, Index>(
           Segments<T>(input.tensor), static_cast<const Accumulation<T>*>(input.residual), input.d,
-          input.k, room, scratch);
+          input.k, output, scratch);
     }
     const double threshold =
         threshold_of_sample<T>(input, static_cast<std::size_t>(stride), scratch.keys);
@@ -78,7 +78,7 @@ Selection sampled_select(const SelectionInput& input, const List& out, SelectScr
     if (!search.search(threshold, kSampledCorrection)) {
       return {.finite = false};
     }
-    return search.count() == 0 ? search.exact(room) : search.reaching(room);
+    return search.count() == 0 ? search.exact(output) : search.reaching(output);
   });
 }
 

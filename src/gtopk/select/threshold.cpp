@@ -39,7 +39,7 @@ Selection threshold_select(const SelectionInput& input, const List& out, SelectS
     if (input.d == 0) {
       return {};
     }
-    const auto room = out.room<Value, Index>();
+    const auto output = out.output<Value, Index>();
     const auto k = static_cast<std::size_t>(input.k);
     const double last = input.state.numbers[0];
     Selection selection;
@@ -49,18 +49,18 @@ Selection threshold_select(const SelectionInput& input, const List& out, SelectS
         return {.finite = false};
       }
       if (search.within()) {
-        selection = search.reaching(room);
+        selection = search.reaching(output);
         selection.next = state_of(search.threshold());
         return selection;
       }
-      selection = search.exact(room);
+      selection = search.exact(output);
     } else {
       selection = select_exact<T, Value, Index>(
           Segments<T>(input.tensor), static_cast<const Value*>(input.residual),
-          static_cast<std::size_t>(input.d), k, room, scratch);
+          static_cast<std::size_t>(input.d), k, output, scratch);
     }
     if (selection.finite) {
-      selection.next = state_after(room.values, selection.count, k);
+      selection.next = state_after(output.values, selection.count, k);
     }
     return selection;
   });

@@ -30,7 +30,7 @@ HWY_INLINE std::size_t bits_of(D d, Mask mask) {
   return bits[0];
 }
 
-/// Stores the picked lanes side by side at `to`, which has room for a whole vector.
+/// Stores the picked lanes side by side at `to`, which has capacity for a whole vector.
 template <class D>
 HWY_INLINE void store_packed(D d, hn::Vec<D> vector, std::size_t bits, hn::TFromD<D>* to) {
 #if HWY_TARGET == HWY_SCALAR

@@ -14,7 +14,7 @@ struct Entries {
   std::size_t size = 0;
 };
 
-/// A list to write; each function says how much room it needs. Must not overlap what is read.
+/// A list to write; each function says what capacity it needs. Must not overlap what is read.
 template <class Value, class Index>
 struct EntriesOut {
   Index* indices = nullptr;

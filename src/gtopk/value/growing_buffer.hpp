@@ -10,9 +10,9 @@ namespace gtopk::sparse {
 
 class GrowingBuffer {
  public:
-  /// Room for `count` elements of T, aligned to a cache line; growing it discards the contents.
+  /// Memory for `count` elements of T, aligned to a cache line; growing it discards the contents.
   template <class T>
-  [[nodiscard]] T* room(std::size_t count) {
+  [[nodiscard]] T* array(std::size_t count) {
     const std::size_t bytes = count * sizeof(T);
     if (bytes > size_) {
       // The old block goes first: two large ones need not exist at once.

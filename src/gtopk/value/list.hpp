@@ -63,7 +63,7 @@ struct List {
   }
   /// Where `capacity` entries may be written.
   template <class Value, class Index>
-  [[nodiscard]] EntriesOut<Value, Index> room() const {
+  [[nodiscard]] EntriesOut<Value, Index> output() const {
     return {reinterpret_cast<Index*>(indices), reinterpret_cast<Value*>(values)};
   }
 };

@@ -32,10 +32,10 @@ struct ListHeader {
 };
 
 /// Allocates memory, 64-byte aligned, that lives as long as the operation.
-class Rooms {
+class BufferSource {
  public:
-  virtual ~Rooms() = default;
-  [[nodiscard]] virtual std::span<std::byte> room(std::size_t bytes) = 0;
+  virtual ~BufferSource() = default;
+  [[nodiscard]] virtual std::span<std::byte> buffer(std::size_t bytes) = 0;
 };
 
 /// The result of rounding a list's entries.
@@ -53,7 +53,8 @@ class Codec {
   virtual ~Codec() = default;
 
   /// An empty list for up to `capacity` entries.
-  [[nodiscard]] virtual List make(EntryType type, std::size_t capacity, Rooms& rooms) const = 0;
+  [[nodiscard]] virtual List make(EntryType type, std::size_t capacity,
+                                  BufferSource& buffers) const = 0;
   /// Closes a list that has `count` entries, at the start of its capacity. Its arrays may move.
   virtual void close(EntryType type, List& list, std::size_t count) const = 0;
 
@@ -86,13 +87,14 @@ class Codec {
   }
   /// The message of a closed list, with kFrontBytes in front for the caller to fill.
   [[nodiscard]] virtual std::span<std::byte> encode(EntryType type, const List& list,
-                                                    std::uint64_t d, Rooms& rooms) const = 0;
+                                                    std::uint64_t d,
+                                                    BufferSource& buffers) const = 0;
   /// The list in a message (kFrontBytes in front), whose memory it may keep using. Throws Damaged
   /// for more than `capacity` entries, indices that do not ascend below d, or bytes that encode()
   /// would not have written; it has then written only to memory of its own.
   [[nodiscard]] virtual List decode(EntryType type, const ListHeader& says,
                                     std::span<std::byte> message, std::size_t capacity,
-                                    std::uint64_t d, Rooms& rooms) const = 0;
+                                    std::uint64_t d, BufferSource& buffers) const = 0;
 };
 
 struct CodecRow {

@@ -193,9 +193,9 @@ class Coded final : public Codec {
  public:
   explicit constexpr Coded(const BlockCoder* blocks = nullptr) : blocks_(blocks) {}
 
-  List make(EntryType type, std::size_t capacity, Rooms& rooms) const override {
+  List make(EntryType type, std::size_t capacity, BufferSource& buffers) const override {
     List list;
-    list.memory = rooms.room(capacity * type.bytes());
+    list.memory = buffers.buffer(capacity * type.bytes());
     list.capacity = capacity;
     lay_out(type, list, list.memory.data(), capacity);
     return list;
@@ -218,9 +218,9 @@ class Coded final : public Codec {
       Rounded rounded;
       visit_entry(type, [&]<class Value, class Index>() {
         using Out = EntriesOut<Value, Index>;
-        const Out entries = list.room<Value, Index>();
+        const Out entries = list.output<Value, Index>();
         Rounding<Value, Index> rounding(
-            entries, lost == nullptr ? Out{} : lost->room<Value, Index>(), zeros_are_lost);
+            entries, lost == nullptr ? Out{} : lost->output<Value, Index>(), zeros_are_lost);
         Values::round(entries, count, rounding);
         rounded = rounding.rounded();
       });
@@ -229,7 +229,7 @@ class Coded final : public Codec {
   }
 
   std::size_t message_bytes(EntryType type, std::size_t capacity, std::uint64_t d) const override {
-    return kFrontBytes + value_bytes(type, capacity) + rice::room_for(capacity, d);
+    return kFrontBytes + value_bytes(type, capacity) + rice::capacity_for(capacity, d);
   }
 
   /// Assumes log2 C(d, n) bits for the indices; the code takes 1 to 2 % more.
@@ -242,9 +242,9 @@ class Coded final : public Codec {
   }
 
   std::span<std::byte> encode(EntryType type, const List& list, std::uint64_t d,
-                              Rooms& rooms) const override {
-    const std::span<std::byte> room = rooms.room(message_bytes(type, list.size, d));
-    std::byte* const values = room.data() + kFrontBytes;
+                              BufferSource& buffers) const override {
+    const std::span<std::byte> message = buffers.buffer(message_bytes(type, list.size, d));
+    std::byte* const values = message.data() + kFrontBytes;
     std::byte* const code = values + value_bytes(type, list.size);
     std::size_t code_bytes = 0;
     const KeepDenormals guard;
@@ -253,21 +253,21 @@ class Coded final : public Codec {
       Values::write(entries.values, entries.size, values);
       code_bytes = rice::encode(entries.indices, entries.size, code);
     });
-    return room.first(static_cast<std::size_t>(code - room.data()) + code_bytes);
+    return message.first(static_cast<std::size_t>(code - message.data()) + code_bytes);
   }
 
   List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
-              std::size_t capacity, std::uint64_t d, Rooms& rooms) const override {
+              std::size_t capacity, std::uint64_t d, BufferSource& buffers) const override {
     check(type, says, message.size(), capacity);
     const std::byte* const values = message.data() + kFrontBytes;
     const std::span<const std::byte> code =
         message.subspan(kFrontBytes + value_bytes(type, says.count));
-    List list = make(type, says.count, rooms);
+    List list = make(type, says.count, buffers);
     const KeepDenormals guard;
     visit_entry(type, [&]<class Value, class Index>() {
-      const EntriesOut<Value, Index> room = list.room<Value, Index>();
-      rice::decode(code, room.indices, says.count, d);
-      Values::read(values, says.count, room.values);
+      const EntriesOut<Value, Index> output = list.output<Value, Index>();
+      rice::decode(code, output.indices, says.count, d);
+      Values::read(values, says.count, output.values);
     });
     list.size = says.count;
     return list;

@@ -10,8 +10,8 @@
 
 namespace gtopk::sparse::counts {
 
-std::size_t room_for(std::size_t entries, std::uint64_t ranks) {
-  return rice::room_for(entries, entries * ranks);
+std::size_t capacity_for(std::size_t entries, std::uint64_t ranks) {
+  return rice::capacity_for(entries, entries * ranks);
 }
 
 std::size_t fewest_bytes(std::size_t entries) {
@@ -20,7 +20,7 @@ std::size_t fewest_bytes(std::size_t entries) {
 
 std::size_t encode(const std::uint32_t* counts, std::size_t entries, GrowingBuffer& scratch,
                    std::byte* out) {
-  auto* const sums = scratch.room<std::uint64_t>(entries);
+  auto* const sums = scratch.array<std::uint64_t>(entries);
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < entries; ++i) {
     sum += counts[i];
@@ -31,7 +31,7 @@ std::size_t encode(const std::uint32_t* counts, std::size_t entries, GrowingBuff
 
 void decode(std::span<const std::byte> code, std::uint32_t* counts, std::size_t entries,
             std::uint64_t ranks, GrowingBuffer& scratch) {
-  auto* const sums = scratch.room<std::uint64_t>(entries);
+  auto* const sums = scratch.array<std::uint64_t>(entries);
   rice::decode(code, sums, entries, entries * ranks);
   std::uint64_t before = 0;
   std::uint64_t largest = 0;

@@ -12,7 +12,7 @@
 namespace gtopk::sparse::counts {
 
 /// Bytes that encode() may write to, for this many entries in a group of this many ranks.
-[[nodiscard]] std::size_t room_for(std::size_t entries, std::uint64_t ranks);
+[[nodiscard]] std::size_t capacity_for(std::size_t entries, std::uint64_t ranks);
 
 /// The bytes that encode() returns if every count is 1.
 [[nodiscard]] std::size_t fewest_bytes(std::size_t entries);

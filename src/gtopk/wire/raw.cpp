@@ -23,9 +23,9 @@ bool ascend_below(const Index* indices, std::size_t size, std::uint64_t d) {
 
 class Raw final : public Codec {
  public:
-  List make(EntryType type, std::size_t capacity, Rooms& rooms) const override {
+  List make(EntryType type, std::size_t capacity, BufferSource& buffers) const override {
     List list;
-    list.memory = rooms.room(kFrontBytes + capacity * type.bytes());
+    list.memory = buffers.buffer(kFrontBytes + capacity * type.bytes());
     list.capacity = capacity;
     lay_out(type, list, capacity);
     return list;
@@ -53,12 +53,12 @@ class Raw final : public Codec {
   }
 
   std::span<std::byte> encode(EntryType type, const List& list, std::uint64_t /*d*/,
-                              Rooms& /*rooms*/) const override {
+                              BufferSource& /*buffers*/) const override {
     return list.memory.first(kFrontBytes + list.size * type.bytes());
   }
 
   List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
-              std::size_t capacity, std::uint64_t d, Rooms& /*rooms*/) const override {
+              std::size_t capacity, std::uint64_t d, BufferSource& /*buffers*/) const override {
     check(type, says, message.size(), capacity);
     List list;
     list.memory = message;

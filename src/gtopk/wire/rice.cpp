@@ -143,7 +143,7 @@ bool ends_in(std::span<const std::byte> stream, std::uint64_t bits) {
 
 }  // namespace
 
-std::size_t room_for(std::size_t count, std::uint64_t d) {
+std::size_t capacity_for(std::size_t count, std::uint64_t d) {
   if (count == 0) {
     return kWord;
   }

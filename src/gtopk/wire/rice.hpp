@@ -18,7 +18,7 @@
 namespace gtopk::sparse::rice {
 
 /// Bytes that encode() may write to for up to `count` indices below d: a few more than it returns.
-[[nodiscard]] std::size_t room_for(std::size_t count, std::uint64_t d);
+[[nodiscard]] std::size_t capacity_for(std::size_t count, std::uint64_t d);
 
 /// Returns how many bytes of `out` the code takes.
 template <class Index>

@@ -57,9 +57,9 @@ Problem partly_shared(std::uint32_t size, std::uint64_t shared, std::uint64_t ow
   return problem;
 }
 
-class OwnRooms final : public sparse::Rooms {
+class OwnBuffers final : public sparse::BufferSource {
  public:
-  std::span<std::byte> room(std::size_t bytes) override { return memory_.emplace_back(bytes); }
+  std::span<std::byte> buffer(std::size_t bytes) override { return memory_.emplace_back(bytes); }
 
  private:
   std::list<std::vector<std::byte>> memory_;
@@ -68,14 +68,14 @@ class OwnRooms final : public sparse::Rooms {
 /// Bytes of these entries, without a header.
 std::size_t coded(const std::string& wire, const std::vector<std::uint32_t>& indices,
                   std::uint64_t d) {
-  OwnRooms rooms;
+  OwnBuffers buffers;
   const sparse::Codec& codec = codec_registry().find(wire).codec;
-  List list = codec.make(kType, indices.size(), rooms);
-  const auto room = list.room<float, std::uint32_t>();
-  std::ranges::copy(indices, room.indices);
-  std::fill_n(room.values, indices.size(), 1.0F);
+  List list = codec.make(kType, indices.size(), buffers);
+  const auto output = list.output<float, std::uint32_t>();
+  std::ranges::copy(indices, output.indices);
+  std::fill_n(output.values, indices.size(), 1.0F);
   codec.close(kType, list, indices.size());
-  return codec.encode(kType, list, d, rooms).size() - sparse::kFrontBytes;
+  return codec.encode(kType, list, d, buffers).size() - sparse::kFrontBytes;
 }
 
 /// What a rank holds during the walk: everything that the ranks [first, first + ranks) selected.
@@ -144,13 +144,13 @@ class MessagesOfTopk {
   }
   std::size_t as_sum(const Node& node) const {
     const std::vector<std::uint32_t> all = indices(node.first, node.ranks);
-    std::vector<std::byte> room(sparse::counts::room_for(all.size(), 8));
+    std::vector<std::byte> code(sparse::counts::capacity_for(all.size(), 8));
     sparse::GrowingBuffer scratch;
     std::vector<std::uint32_t> counts(all.size(), 1);
     std::fill_n(counts.begin(), shared_, node.ranks);
     const bool counted = problem_.options.mean == MeanOver::kContributors;
     return kHeaderBytes + coded("lossless", all, problem_.d) +
-           (counted ? sparse::counts::encode(counts.data(), all.size(), scratch, room.data()) : 0);
+           (counted ? sparse::counts::encode(counts.data(), all.size(), scratch, code.data()) : 0);
   }
   std::size_t as_selections(const Node& node) const {
     std::size_t bytes = kHeaderBytes;

@@ -77,10 +77,10 @@ Selection sort_all(const SelectionInput& input, const List& out) {
   });
   entries.resize(std::min<std::size_t>(entries.size(), input.k));
   std::ranges::sort(entries, {}, &std::pair<Value, Index>::second);
-  const EntriesOut<Value, Index> room = out.room<Value, Index>();
+  const EntriesOut<Value, Index> output = out.output<Value, Index>();
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    room.values[i] = entries[i].first;
-    room.indices[i] = entries[i].second;
+    output.values[i] = entries[i].first;
+    output.indices[i] = entries[i].second;
   }
   return {.count = entries.size(), .finite = true};
 }
@@ -100,9 +100,9 @@ const SelectorRow kSorted{"trial-sorted", "the k largest, by sorting all", sorte
 
 class Deltas final : public Codec {
  public:
-  List make(EntryType type, std::size_t capacity, Rooms& rooms) const override {
+  List make(EntryType type, std::size_t capacity, BufferSource& buffers) const override {
     List list;
-    list.memory = rooms.room(capacity * type.bytes());
+    list.memory = buffers.buffer(capacity * type.bytes());
     list.capacity = capacity;
     lay_out(type, list, list.memory.data(), capacity);
     return list;
@@ -118,9 +118,9 @@ class Deltas final : public Codec {
   }
 
   std::span<std::byte> encode(EntryType type, const List& list, std::uint64_t d,
-                              Rooms& rooms) const override {
-    const std::span<std::byte> room = rooms.room(message_bytes(type, list.size, d));
-    std::byte* at = room.data() + kFrontBytes;
+                              BufferSource& buffers) const override {
+    const std::span<std::byte> message = buffers.buffer(message_bytes(type, list.size, d));
+    std::byte* at = message.data() + kFrontBytes;
     if (list.size != 0) {
       std::memcpy(at, list.values, list.size * type.value_bytes());
     }
@@ -136,11 +136,11 @@ class Deltas final : public Codec {
       }
       before = index;
     }
-    return room.first(static_cast<std::size_t>(at - room.data()));
+    return message.first(static_cast<std::size_t>(at - message.data()));
   }
 
   List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
-              std::size_t capacity, std::uint64_t d, Rooms& rooms) const override {
+              std::size_t capacity, std::uint64_t d, BufferSource& buffers) const override {
     if (says.index_bytes != type.index_bytes) {
       throw Damaged("-byte indices of another width");
     }
@@ -164,13 +164,13 @@ class Deltas final : public Codec {
     if (!rest.empty()) {
       throw Damaged("bytes behind the last index");
     }
-    List list = make(type, says.count, rooms);
+    List list = make(type, says.count, buffers);
     list.size = says.count;
     if (values != 0) {
       std::memcpy(list.values, message.data() + kFrontBytes, values);
     }
     visit_entry(type, [&]<class Value, class Index>() {
-      std::ranges::transform(indices, list.room<Value, Index>().indices,
+      std::ranges::transform(indices, list.output<Value, Index>().indices,
                              [](std::uint64_t index) { return static_cast<Index>(index); });
     });
     return list;

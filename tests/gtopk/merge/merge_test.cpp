@@ -128,10 +128,10 @@ TYPED_TEST(Merge, WithoutADroppedListKeepsAndCountsTheSame) {
   testing::for_each_seed(1000, [&](std::uint64_t seed) {
     const auto one = this->random_case(seed);
     const auto with = this->merge_lists(one.a, one.b, one.k, this->scratch_);
-    const std::size_t room = std::min(one.k, one.a.indices.size() + one.b.indices.size());
+    const std::size_t capacity = std::min(one.k, one.a.indices.size() + one.b.indices.size());
     typename TestFixture::Entry kept;
     const auto merged = merge<typename TestFixture::Value, typename TestFixture::Index>(
-        one.a.view(), one.b.view(), one.k, kept.out(room), nullptr, this->scratch_);
+        one.a.view(), one.b.view(), one.k, kept.out(capacity), nullptr, this->scratch_);
     kept.shrink(merged.kept);
     EXPECT_TRUE(testing::same_bits(kept, with.kept));
     EXPECT_EQ(merged.dropped, with.merged.dropped);
@@ -198,19 +198,19 @@ TYPED_TEST(Merge, OfBlocksKeepsTheFirstOfEach) {
     }
     testing::for_each_simd_target([&] {
       const std::size_t all = one.a.indices.size() + one.b.indices.size();
-      const std::size_t room = std::min<std::size_t>(blocks.keep(), all);
+      const std::size_t capacity = std::min<std::size_t>(blocks.keep(), all);
       typename TestFixture::Outcome outcome;
       auto rest = outcome.dropped.out(all);
       outcome.merged = merge<Value, Index>(one.a.view(), one.b.view(), blocks,
-                                           outcome.kept.out(room), &rest, this->scratch_);
+                                           outcome.kept.out(capacity), &rest, this->scratch_);
       outcome.kept.shrink(outcome.merged.kept);
       outcome.dropped.shrink(outcome.merged.dropped);
       EXPECT_EQ(outcome.merged.finite, finite);
       EXPECT_TRUE(testing::same_bits(outcome.kept, kept));
       EXPECT_TRUE(testing::same_bits(outcome.dropped, dropped));
       typename TestFixture::Entry alone;
-      const auto merged = merge<Value, Index>(one.a.view(), one.b.view(), blocks, alone.out(room),
-                                              nullptr, this->scratch_);
+      const auto merged = merge<Value, Index>(one.a.view(), one.b.view(), blocks,
+                                              alone.out(capacity), nullptr, this->scratch_);
       alone.shrink(merged.kept);
       EXPECT_TRUE(testing::same_bits(alone, kept));
       EXPECT_EQ(merged.dropped, outcome.merged.dropped);

@@ -62,11 +62,11 @@ class SelectExact : public ::testing::Test {
 
   static Outcome select(const Case& one, SelectScratch& scratch) {
     const std::size_t d = one.gradient.size();
-    const std::size_t room = std::min(one.k, d);
+    const std::size_t capacity = std::min(one.k, d);
     Outcome outcome;
     outcome.selection = select_exact<T, Value, Index>(
         one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(), d, one.k,
-        outcome.list.out(room), scratch);
+        outcome.list.out(capacity), scratch);
     outcome.list.shrink(outcome.selection.count);
     return outcome;
   }
@@ -261,21 +261,21 @@ TYPED_TEST(SelectExact, AnOverflowInTheSumIsNotFinite) {
   }
 }
 
-TYPED_TEST(SelectExact, ReadsOnlyAndWritesNoMoreThanItWasGivenRoomFor) {
+TYPED_TEST(SelectExact, ReadsOnlyAndWritesNoMoreThanTheCapacity) {
   testing::for_each_seed(100, [&](std::uint64_t seed) {
     const auto one = this->random_case(seed, 500);
     const auto before = this->random_case(seed, 500);
-    const std::size_t room = std::min(one.k, one.gradient.size());
+    const std::size_t capacity = std::min(one.k, one.gradient.size());
     List<typename TestFixture::Value, typename TestFixture::Index> list;
-    const auto out = list.out(room + 1);
-    list.indices[room] = 77;
-    list.values[room] = -7;
+    const auto out = list.out(capacity + 1);
+    list.indices[capacity] = 77;
+    list.values[capacity] = -7;
     (void)select_exact<typename TypeParam::T, typename TestFixture::Value,
                        typename TestFixture::Index>(
         one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(),
         one.gradient.size(), one.k, out, this->scratch_);
-    EXPECT_EQ(list.indices[room], 77U);
-    EXPECT_EQ(list.values[room], -7);
+    EXPECT_EQ(list.indices[capacity], 77U);
+    EXPECT_EQ(list.values[capacity], -7);
     EXPECT_TRUE(testing::same_bits(one.gradient, before.gradient));
     EXPECT_TRUE(testing::same_bits(one.residual, before.residual));
   });

@@ -106,15 +106,15 @@ class Selectors : public ::testing::Test {
   }
 
   Outcome select(const Case& one, Segments<void> tensor) {
-    const std::size_t room = most_of(one);
+    const std::size_t capacity = most_of(one);
     Outcome outcome;
-    auto arrays = outcome.list.out(room + 1);
-    outcome.list.indices[room] = 77;  // just past the end
-    outcome.list.values[room] = -7;
+    auto arrays = outcome.list.out(capacity + 1);
+    outcome.list.indices[capacity] = 77;  // just past the end
+    outcome.list.values[capacity] = -7;
     sparse::List out;
     out.indices = reinterpret_cast<std::byte*>(arrays.indices);
     out.values = reinterpret_cast<std::byte*>(arrays.values);
-    out.capacity = room;
+    out.capacity = capacity;
     outcome.selection =
         row(one).select({.tensor = tensor,
                          .residual = one.residual.empty() ? nullptr : one.residual.data(),
@@ -126,8 +126,8 @@ class Selectors : public ::testing::Test {
                          .block = one.options.block,
                          .state = one.state},
                         out, scratch_);
-    EXPECT_EQ(outcome.list.indices[room], 77U) << one.description();
-    EXPECT_EQ(outcome.list.values[room], -7) << one.description();
+    EXPECT_EQ(outcome.list.indices[capacity], 77U) << one.description();
+    EXPECT_EQ(outcome.list.values[capacity], -7) << one.description();
     outcome.list.shrink(outcome.selection.count);
     return outcome;
   }

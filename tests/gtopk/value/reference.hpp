@@ -16,7 +16,7 @@
 
 namespace gtopk::sparse::testing {
 
-/// A list of entries that owns its arrays, with room for more than it holds.
+/// A list of entries that owns its arrays, with capacity for more than it holds.
 template <class Value, class Index>
 struct List {
   std::vector<Index> indices;
@@ -25,9 +25,9 @@ struct List {
   [[nodiscard]] Entries<Value, Index> view() const {
     return {indices.data(), values.data(), indices.size()};
   }
-  [[nodiscard]] EntriesOut<Value, Index> out(std::size_t room) {
-    indices.assign(room, 0);
-    values.assign(room, 0);
+  [[nodiscard]] EntriesOut<Value, Index> out(std::size_t capacity) {
+    indices.assign(capacity, 0);
+    values.assign(capacity, 0);
     return {indices.data(), values.data()};
   }
   void shrink(std::size_t size) {

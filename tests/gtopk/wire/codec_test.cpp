@@ -27,12 +27,12 @@ using ::testing::HasSubstr;
 constexpr std::uint64_t kD = 1000;
 
 /// Allocates every buffer separately, so that a sanitizer sees every byte out of bounds.
-class OwnRooms final : public Rooms {
+class OwnBuffers final : public BufferSource {
  public:
-  std::span<std::byte> room(std::size_t bytes) override { return rooms_.emplace_back(bytes); }
+  std::span<std::byte> buffer(std::size_t bytes) override { return buffers_.emplace_back(bytes); }
 
  private:
-  std::list<Bytes> rooms_;
+  std::list<Bytes> buffers_;
 };
 
 /// A list as (index, value) pairs.
@@ -47,16 +47,16 @@ class EveryCodec : public ::testing::TestWithParam<std::tuple<std::string, std::
  protected:
   const Codec& codec_ = codec_registry().find(std::get<0>(GetParam())).codec;
   EntryType type_ = kTypes.at(std::get<1>(GetParam()));
-  OwnRooms rooms_;
+  OwnBuffers buffers_;
 
   /// A list of these as the wire rounds it; it may have fewer entries.
   List closed(const Numbers& numbers, std::size_t capacity) {
-    List list = codec_.make(type_, capacity, rooms_);
+    List list = codec_.make(type_, capacity, buffers_);
     visit_entry(type_, [&]<class Value, class Index>() {
-      const EntriesOut<Value, Index> room = list.room<Value, Index>();
+      const EntriesOut<Value, Index> output = list.output<Value, Index>();
       for (std::size_t i = 0; i < numbers.size(); ++i) {
-        room.indices[i] = static_cast<Index>(numbers[i].first);
-        room.values[i] = static_cast<Value>(numbers[i].second);
+        output.indices[i] = static_cast<Index>(numbers[i].first);
+        output.values[i] = static_cast<Value>(numbers[i].second);
       }
     });
     codec_.close(type_, list, codec_.round(type_, list, numbers.size(), nullptr, true).kept);
@@ -75,7 +75,7 @@ class EveryCodec : public ::testing::TestWithParam<std::tuple<std::string, std::
   }
 
   Bytes message_of(const List& list) {
-    const std::span<std::byte> message = codec_.encode(type_, list, kD, rooms_);
+    const std::span<std::byte> message = codec_.encode(type_, list, kD, buffers_);
     return {message.begin(), message.end()};
   }
 
@@ -83,7 +83,7 @@ class EveryCodec : public ::testing::TestWithParam<std::tuple<std::string, std::
   std::string refusal(Bytes message, const ListHeader& says, std::size_t capacity,
                       Numbers* numbers = nullptr) {
     try {
-      const List list = codec_.decode(type_, says, message, capacity, kD, rooms_);
+      const List list = codec_.decode(type_, says, message, capacity, kD, buffers_);
       if (numbers != nullptr) {
         *numbers = numbers_of(list);
       }
@@ -126,7 +126,7 @@ TEST_P(EveryCodec, GivesBackWhatWentInForEveryCount) {
 TEST_P(EveryCodec, PassesOnWhatItHasDecoded) {
   Bytes message = message_of(closed(some(7), 10));
   const Bytes before = message;
-  const List list = codec_.decode(type_, header_of(7), message, 10, kD, rooms_);
+  const List list = codec_.decode(type_, header_of(7), message, 10, kD, buffers_);
   const Bytes after = message_of(list);
   EXPECT_TRUE(std::ranges::equal(std::span(after).subspan(kFrontBytes),
                                  std::span(before).subspan(kFrontBytes)));
@@ -145,7 +145,7 @@ TEST_P(EveryCodec, RefusesWhatIsCutOrPaddedAnywhere) {
   EXPECT_NE(refusal(message, header_of(5), 8), "");
 }
 
-TEST_P(EveryCodec, RefusesMoreEntriesThanThereIsRoomFor) {
+TEST_P(EveryCodec, RefusesMoreEntriesThanTheCapacity) {
   EXPECT_NE(refusal(message_of(closed(some(8), 8)), header_of(8), 7), "");
 }
 
@@ -175,7 +175,7 @@ TEST_P(EveryCodec, WhateverBytesComeRefusesThemOrGivesAValidList) {
     for (std::size_t i = 0; capacity != 0 && i < random.below(capacity + 1); ++i) {
       numbers.emplace_back(i * 70 + random.below(70), random.uniform());
     }
-    OwnRooms rooms;
+    OwnBuffers buffers;
     const List list = closed(numbers, capacity);
     Bytes message = message_of(list);
     ListHeader says = header_of(list.size);
@@ -189,12 +189,12 @@ TEST_P(EveryCodec, WhateverBytesComeRefusesThemOrGivesAValidList) {
       says.count = random.below(13);
     }
     Numbers back;
-    const std::size_t room_for = random.below(13);
-    if (!refusal(message, says, room_for, &back).empty()) {
+    const std::size_t receiver_capacity = random.below(13);
+    if (!refusal(message, says, receiver_capacity, &back).empty()) {
       continue;
     }
     ++decoded;
-    ASSERT_LE(back.size(), room_for) << "seed " << seed;
+    ASSERT_LE(back.size(), receiver_capacity) << "seed " << seed;
     for (std::size_t i = 0; i < back.size(); ++i) {
       ASSERT_LT(back[i].first, kD) << "seed " << seed;
       ASSERT_TRUE(i == 0 || back[i - 1].first < back[i].first) << "seed " << seed;
@@ -232,15 +232,15 @@ TEST(Raw, RefusesIndicesOutOfOrderTwiceOrBeyondD) {
       const std::vector<std::vector<Index>> wrong = {
           {2, 1, 3}, {1, 1, 3}, {1, 3, 3}, {1, 2, kD}, {1, 2, static_cast<Index>(~Index{0})}};
       for (const std::vector<Index>& indices : wrong) {
-        OwnRooms rooms;
-        List list = codec.make(type, 3, rooms);
-        const EntriesOut<Value, Index> room = list.room<Value, Index>();
-        std::ranges::copy(indices, room.indices);
-        std::fill_n(room.values, 3, Value{1});
+        OwnBuffers buffers;
+        List list = codec.make(type, 3, buffers);
+        const EntriesOut<Value, Index> output = list.output<Value, Index>();
+        std::ranges::copy(indices, output.indices);
+        std::fill_n(output.values, 3, Value{1});
         codec.close(type, list, 3);
-        const std::span<std::byte> message = codec.encode(type, list, kD, rooms);
+        const std::span<std::byte> message = codec.encode(type, list, kD, buffers);
         EXPECT_THROW(static_cast<void>(
-                         codec.decode(type, {3, type.index_bytes, true}, message, 3, kD, rooms)),
+                         codec.decode(type, {3, type.index_bytes, true}, message, 3, kD, buffers)),
                      Damaged);
       }
     });
@@ -249,10 +249,10 @@ TEST(Raw, RefusesIndicesOutOfOrderTwiceOrBeyondD) {
 
 TEST(Raw, CopiesNothing) {
   const Codec& codec = codec_registry().find("raw").codec;
-  OwnRooms rooms;
-  List list = codec.make(kTypes[0], 4, rooms);
+  OwnBuffers buffers;
+  List list = codec.make(kTypes[0], 4, buffers);
   codec.close(kTypes[0], list, 4);
-  const std::span<std::byte> message = codec.encode(kTypes[0], list, kD, rooms);
+  const std::span<std::byte> message = codec.encode(kTypes[0], list, kD, buffers);
   EXPECT_EQ(message.data(), list.memory.data());
   EXPECT_EQ(message.size(), kFrontBytes + 4 * kTypes[0].bytes());
   EXPECT_EQ(list.values, message.data() + kFrontBytes);

@@ -21,7 +21,7 @@ using Counts = std::vector<std::uint32_t>;
 
 Bytes code_of(const Counts& counts, std::uint64_t ranks) {
   GrowingBuffer scratch;
-  Bytes code(counts::room_for(counts.size(), ranks));
+  Bytes code(counts::capacity_for(counts.size(), ranks));
   code.resize(counts::encode(counts.data(), counts.size(), scratch, code.data()));
   return code;
 }
@@ -55,7 +55,7 @@ TEST(CountsOfRanks, ComeOutAsTheyWentIn) {
       count = static_cast<std::uint32_t>(all ? ranks : 1 + random.below(ranks));
     }
     const Bytes code = code_of(counts, ranks);
-    ASSERT_LE(code.size(), counts::room_for(counts.size(), ranks)) << "seed " << seed;
+    ASSERT_LE(code.size(), counts::capacity_for(counts.size(), ranks)) << "seed " << seed;
     ASSERT_EQ(counts_in(code, counts.size(), ranks), counts) << "seed " << seed;
   }
 }

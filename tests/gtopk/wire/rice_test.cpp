@@ -20,7 +20,7 @@ using Bytes = std::vector<std::byte>;
 
 template <class Index>
 Bytes encoded(const std::vector<Index>& indices, std::uint64_t d) {
-  Bytes code(rice::room_for(indices.size(), d));
+  Bytes code(rice::capacity_for(indices.size(), d));
   code.resize(rice::encode(indices.data(), indices.size(), code.data()));
   return code;
 }
@@ -101,7 +101,7 @@ TEST(Rice, GivesBackIndicesOfAnyWidthWhereverTheyLie) {
       continue;
     }
     const Bytes code = encoded(indices, d);
-    ASSERT_LE(code.size(), rice::room_for(indices.size(), d)) << "seed " << seed;
+    ASSERT_LE(code.size(), rice::capacity_for(indices.size(), d)) << "seed " << seed;
     ASSERT_EQ(decoded<std::uint64_t>(code, indices.size(), d), indices) << "seed " << seed;
   }
 }
