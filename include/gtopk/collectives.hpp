@@ -183,11 +183,12 @@ struct CallTraits {
 /// The capacity of a call in which no rank selects, and whose tensor stays on a device. nullopt if
 /// it cannot stay there: its algorithm selects, or cannot use a device. Throws
 /// Error{kInvalidArgument} for an invalid call.
-[[nodiscard]] std::optional<AccCapacity> acc_room(std::uint64_t d, DataType dtype,
-                                                  const SparseOptions& options);
+[[nodiscard]] std::optional<AccCapacity> acc_capacity(std::uint64_t d, DataType dtype,
+                                                      const SparseOptions& options);
 
-/// The indices of a `drawn` capacity, ascending: room.delivered of d, each of room.index_bytes.
-void draw_indices(const AccCapacity& room, std::uint64_t d, std::uint64_t seed, void* indices);
+/// The indices of a `drawn` capacity, ascending: capacity.delivered of d, each of
+/// capacity.index_bytes.
+void draw_indices(const AccCapacity& capacity, std::uint64_t d, std::uint64_t seed, void* indices);
 
 /// Like sparse_all_reduce() of a Detached.
 [[nodiscard]] Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType dtype,
@@ -197,9 +198,9 @@ void draw_indices(const AccCapacity& room, std::uint64_t d, std::uint64_t seed, 
 /// The capacity of a call that leaves its algorithm to `auto`, and whose tensor stays on a device.
 /// nullopt if it names an algorithm, or no device selects like its selector. Throws
 /// Error{kInvalidArgument} for an invalid call.
-[[nodiscard]] std::optional<AutoCapacity> auto_room(std::uint64_t d, DataType dtype,
-                                                    const SparseOptions& options,
-                                                    std::uint32_t ranks);
+[[nodiscard]] std::optional<AutoCapacity> auto_capacity(std::uint64_t d, DataType dtype,
+                                                        const SparseOptions& options,
+                                                        std::uint32_t ranks);
 
 /// Like sparse_all_reduce() of a Detached.
 [[nodiscard]] Collective sparse_all_reduce(const AutoOnDevice& step, std::uint64_t d,

@@ -34,7 +34,7 @@ struct SelectionRule {
 };
 
 /// How a call's selector finds its entries; nullopt exactly where detached_capacity() and
-/// auto_room() return nullopt. Throws Error{kInvalidArgument} for an invalid call.
+/// auto_capacity() return nullopt. Throws Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
                                                           const SparseOptions& options);
 

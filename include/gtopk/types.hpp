@@ -167,14 +167,14 @@ struct SparseOptions {
 /// sums, before division and rounding to the tensor's type. A step that did not happen writes
 /// nothing.
 struct Delivered {
-  /// `room` elements; untouched by `dense`, which delivers all d elements in order.
+  /// `capacity` elements; untouched by `dense`, which delivers all d elements in order.
   std::int64_t* indices = nullptr;
-  /// `room` elements of the accumulation type; null: record nothing.
+  /// `capacity` elements of the accumulation type; null: record nothing.
   void* values = nullptr;
   /// At least most_delivered(), which is min(d, s), where s is the most entries that a rank selects
   /// (k, or what docs/algorithms.md says of the selector); for `topk` min(d, s * ranks), for
   /// `dense` d.
-  std::uint64_t room = 0;
+  std::uint64_t capacity = 0;
 };
 
 /// A value that an option can have, with a one-line description.

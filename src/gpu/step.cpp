@@ -50,12 +50,12 @@ std::optional<DevicePath> device_path_of(const Asked& asked, const SparseOptions
   path.divisor = detached_divisor(options, asked.ranks);
   std::optional<DetachedCapacity> edits =
       detached_capacity(asked.d, asked.dtype, options, asked.ranks);
-  if (const auto of_auto = auto_room(asked.d, asked.dtype, options, asked.ranks)) {
+  if (const auto of_auto = auto_capacity(asked.d, asked.dtype, options, asked.ranks)) {
     edits = of_auto->lists;
     path.sums = of_auto->acc;
   }
   if (!edits || edits->returned > asked.d) {
-    path.sums = acc_room(asked.d, asked.dtype, options);
+    path.sums = acc_capacity(asked.d, asked.dtype, options);
     if (!path.sums) {
       return std::nullopt;
     }

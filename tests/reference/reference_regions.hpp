@@ -66,7 +66,7 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
     round(selections[rank], rank, true, options, result);
   }
 
-  // A region has room for one entry at least, unless the cut comes at the end.
+  // A region has capacity for one entry at least, unless the cut comes at the end.
   std::uint64_t regions = 1;
   while (2 * regions <= shape.leaves && (exact || 2 * regions <= k)) {
     regions *= 2;

@@ -39,7 +39,8 @@ std::string algorithms_on_devices() {
 
 namespace gtopk {
 
-std::optional<AccCapacity> acc_room(std::uint64_t d, DataType dtype, const SparseOptions& options) {
+std::optional<AccCapacity> acc_capacity(std::uint64_t d, DataType dtype,
+                                        const SparseOptions& options) {
   if (options.algorithm == sparse::kAuto) {
     return std::nullopt;
   }
@@ -48,9 +49,9 @@ std::optional<AccCapacity> acc_room(std::uint64_t d, DataType dtype, const Spars
   if (!sparse::takes_a_device(call, resolved)) {
     return std::nullopt;
   }
-  AccCapacity room = resolved.algorithm->on_device(d, resolved.lists.k);
-  room.index_bytes = resolved.lists.type.index_bytes;
-  return room;
+  AccCapacity capacity = resolved.algorithm->on_device(d, resolved.lists.k);
+  capacity.index_bytes = resolved.lists.type.index_bytes;
+  return capacity;
 }
 
 Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType dtype,
@@ -71,7 +72,7 @@ Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType 
   Collective collective;
   collective.name = fmt::format("sparse_all_reduce({})", resolved.algorithm->name);
   collective.agreement = sparse::agreement(call, resolved);
-  collective.check = sparse::check_of_room(resolved, delivered);
+  collective.check = sparse::check_of_capacity(resolved, delivered);
   collective.body = [call, resolved](engine::GroupView& group) {
     return sparse::sparse_all_reduce(group, call, resolved, nullptr);
   };

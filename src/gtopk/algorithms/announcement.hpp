@@ -55,7 +55,7 @@ class Announcement {
       engine::Message& incoming = *partner.incoming;
       const std::size_t received = co_await incoming;
       engine::Task<collectives::Header> reading =
-          collectives::read_header(partner.room.first(received), group_, partner.rank);
+          collectives::read_header(partner.message.first(received), group_, partner.rank);
       const collectives::Header header = co_await reading;
       collectives::require_payload(header, {}, group_, partner.rank);
     }
@@ -64,15 +64,15 @@ class Announcement {
  private:
   struct Partner {
     std::uint32_t rank = 0;
-    std::span<std::byte> room;
+    std::span<std::byte> message;
     std::optional<engine::Message> incoming;
   };
 
   void swap(std::uint32_t rank, std::uint32_t sent, std::uint32_t received) {
     Partner& partner = partners_.at(count_++);
     partner.rank = rank;
-    partner.room = group_.buffer(collectives::kHeaderBytes);
-    partner.incoming.emplace(group_.recv(rank, received, partner.room));
+    partner.message = group_.buffer(collectives::kHeaderBytes);
+    partner.incoming.emplace(group_.recv(rank, received, partner.message));
     const engine::Message outgoing = group_.send(rank, sent, mine_);
   }
 

@@ -220,8 +220,8 @@ void check_options(const SparseOptions& options) {
   }
 }
 
-std::optional<AutoCapacity> auto_room(std::uint64_t d, DataType dtype, const SparseOptions& options,
-                                      std::uint32_t ranks) {
+std::optional<AutoCapacity> auto_capacity(std::uint64_t d, DataType dtype,
+                                          const SparseOptions& options, std::uint32_t ranks) {
   if (options.algorithm != sparse::kAuto) {
     return std::nullopt;
   }
@@ -230,27 +230,27 @@ std::optional<AutoCapacity> auto_room(std::uint64_t d, DataType dtype, const Spa
   if (!sparse::all_take_a_device(call, calls)) {
     return std::nullopt;
   }
-  AutoCapacity room;
+  AutoCapacity capacity;
   for (const sparse::ResolvedCall& resolved : calls) {
-    room.acc.index_bytes = resolved.lists.type.index_bytes;
+    capacity.acc.index_bytes = resolved.lists.type.index_bytes;
     if (!resolved.algorithm->selects()) {
-      room.acc.sums = d;
+      capacity.acc.sums = d;
       continue;
     }
-    const DetachedCapacity one = sparse::room_of(resolved, ranks);
-    room.lists = {.selected = std::max(room.lists.selected, one.selected),
-                  .cleared = std::max(room.lists.cleared, one.cleared),
-                  .returned = std::max(room.lists.returned, one.returned),
-                  .delivered = std::max(room.lists.delivered, one.delivered),
-                  .index_bytes = one.index_bytes};
+    const DetachedCapacity one = sparse::capacity_of(resolved, ranks);
+    capacity.lists = {.selected = std::max(capacity.lists.selected, one.selected),
+                      .cleared = std::max(capacity.lists.cleared, one.cleared),
+                      .returned = std::max(capacity.lists.returned, one.returned),
+                      .delivered = std::max(capacity.lists.delivered, one.delivered),
+                      .index_bytes = one.index_bytes};
   }
-  return room;
+  return capacity;
 }
 
 Collective sparse_all_reduce(const AutoOnDevice& step, std::uint64_t d, DataType dtype,
                              const SparseOptions& options) {
   sparse::SparseCall call = sparse::detached_call(d, dtype, options, {});
-  if (!auto_room(d, dtype, options, 1)) {
+  if (!auto_capacity(d, dtype, options, 1)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("sparse_all_reduce of a tensor on a device by algorithm 'auto' takes a "
                             "selector that a device has and a tensor that is not empty; given "

@@ -33,14 +33,14 @@ struct CodedSums {
   }
   /// Memory for another owner's code of this rank's region.
   [[nodiscard]] std::span<std::byte> contribution(std::uint32_t from) const {
-    return room_of(from).first(regions.bytes(own_region));
+    return buffer_of(from).first(regions.bytes(own_region));
   }
   [[nodiscard]] std::span<std::byte> sum_code(std::uint32_t region) const {
-    return room_of(region).first(regions.bytes(region));
+    return buffer_of(region).first(regions.bytes(region));
   }
 
  private:
-  [[nodiscard]] std::span<std::byte> room_of(std::uint32_t of) const {
+  [[nodiscard]] std::span<std::byte> buffer_of(std::uint32_t of) const {
     const std::size_t each = others.size() / regions.ranks();
     return others.subspan(of * each, each);
   }

@@ -61,7 +61,7 @@ bool finite(const SparseCall& call, std::uint32_t ranks, const List& result) {
   return fits;
 }
 
-List means_room(engine::GroupView& group, const SparseCall& call, const List& result) {
+List means_buffer(engine::GroupView& group, const SparseCall& call, const List& result) {
   List means = result;
   if (call.options.mean == MeanOver::kContributors) {
     means.values = group.buffer(result.size * call.entry_type().value_bytes()).data();
@@ -113,7 +113,7 @@ engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& cal
   co_await settling;
 }
 
-List entries_room(engine::GroupView& group, const SparseCall& call, std::size_t count) {
+List entries_buffer(engine::GroupView& group, const SparseCall& call, std::size_t count) {
   const EntryType type = call.entry_type();
   List list;
   list.indices = group.buffer(count * type.index_bytes).data();
@@ -122,24 +122,24 @@ List entries_room(engine::GroupView& group, const SparseCall& call, std::size_t 
   return list;
 }
 
-List result_room(engine::GroupView& group, const SparseCall& call, std::size_t count) {
-  return call.device ? list_at(call.device->delivered, count) : entries_room(group, call, count);
+List result_buffer(engine::GroupView& group, const SparseCall& call, std::size_t count) {
+  return call.device ? list_at(call.device->delivered, count) : entries_buffer(group, call, count);
 }
 
-void* sums_room(engine::GroupView& group, const SparseCall& call, std::size_t count) {
+void* sums_buffer(engine::GroupView& group, const SparseCall& call, std::size_t count) {
   return call.device ? call.device->sums
                      : group.buffer(count * call.entry_type().value_bytes()).data();
 }
 
-List largest_of(EntryType type, const void* sums, std::size_t count, List room) {
+List largest_of(EntryType type, const void* sums, std::size_t count, List largest) {
   visit_entry(type, [&]<class Value, class Index>() {
     const Selection selection = select_exact<Value, Value, Index>(
-        Segments<const Value>(static_cast<const Value*>(sums)), nullptr, count, room.capacity,
-        room.output<Value, Index>(), select_scratch_of_this_thread());
-    room.size = selection.count;
-    room.finite = selection.finite;
+        Segments<const Value>(static_cast<const Value*>(sums)), nullptr, count, largest.capacity,
+        largest.output<Value, Index>(), select_scratch_of_this_thread());
+    largest.size = selection.count;
+    largest.finite = selection.finite;
   });
-  return room;
+  return largest;
 }
 
 List list_at(const DetachedEntries& entries, std::size_t count) {

@@ -27,7 +27,8 @@ template <class Value>
 }
 
 /// Memory for the output of divide_by_counts(); the result itself if that does nothing.
-[[nodiscard]] List means_room(engine::GroupView& group, const SparseCall& call, const List& result);
+[[nodiscard]] List means_buffer(engine::GroupView& group, const SparseCall& call,
+                                const List& result);
 
 /// For a mean over contributors: divides each sum by the number of ranks that sent its index, and
 /// by the inverse of the scale.
@@ -41,23 +42,25 @@ void leave_to_device(const AccOnDevice& device, std::uint64_t entries, bool happ
 
 /// Commits what find() finds on the executor: indices at which every rank has sent acc, and the
 /// sums. Residuals are cleared there. The result is NaN, and no residual changes, unless every
-/// value, divided and rounded, is finite. On a device the entries must be in result_room(). find:
+/// value, divided and rounded, is finite. On a device the entries must be in result_buffer(). find:
 /// as in settle().
 engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& call,
                                  std::function<List()> find);
 
 /// Memory for `count` entries of the algorithms that make no lists.
-[[nodiscard]] List entries_room(engine::GroupView& group, const SparseCall& call,
-                                std::size_t count);
+[[nodiscard]] List entries_buffer(engine::GroupView& group, const SparseCall& call,
+                                  std::size_t count);
 
 /// The same for the entries that are delivered.
-[[nodiscard]] List result_room(engine::GroupView& group, const SparseCall& call, std::size_t count);
+[[nodiscard]] List result_buffer(engine::GroupView& group, const SparseCall& call,
+                                 std::size_t count);
 
 /// Memory for `count` values that are summed over the ranks: all of acc, or others.
-[[nodiscard]] void* sums_room(engine::GroupView& group, const SparseCall& call, std::size_t count);
+[[nodiscard]] void* sums_buffer(engine::GroupView& group, const SparseCall& call,
+                                std::size_t count);
 
 /// The first of `count` sums in the selection order, as many as fit.
-[[nodiscard]] List largest_of(EntryType type, const void* sums, std::size_t count, List room);
+[[nodiscard]] List largest_of(EntryType type, const void* sums, std::size_t count, List largest);
 
 /// A list of `count` entries at these addresses.
 [[nodiscard]] List list_at(const DetachedEntries& entries, std::size_t count);

@@ -54,12 +54,13 @@ class [[nodiscard]] Departure {
   /// Receives the parts after the first, which had `first` bytes; returns the bytes of all. Throws
   /// Error{kMismatch} for a part of another length.
   [[nodiscard]] static engine::Task<std::size_t> receive_rest(
-      engine::GroupView& group, std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
-      std::size_t first, std::uint32_t parts) {
+      engine::GroupView& group, std::uint32_t from, std::uint32_t step,
+      std::span<std::byte> message, std::size_t first, std::uint32_t parts) {
     std::vector<engine::Message> incoming;
     incoming.reserve(parts - 1);
     for (std::uint32_t part = 1; part < parts; ++part) {
-      incoming.push_back(group.recv(from, step, part_at(room, first, part), chunk_of_part(part)));
+      incoming.push_back(
+          group.recv(from, step, part_at(message, first, part), chunk_of_part(part)));
     }
     std::size_t received = first;
     for (std::uint32_t part = 1; part < parts; ++part) {

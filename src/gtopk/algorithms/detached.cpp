@@ -89,12 +89,12 @@ EditCounts edits_of(const Detached& step, const SparseCall& call, const Resolved
     std::array<Entries<Value, Index>, kMostDropped> left_out;
     std::ranges::transform(dropped, left_out.begin(),
                            [](const List& list) { return list.entries<Value, Index>(); });
-    const auto room_at = [](const DetachedEntries& entries) {
+    const auto output_at = [](const DetachedEntries& entries) {
       return EntriesOut<Value, Index>{static_cast<Index*>(entries.indices),
                                       static_cast<Value*>(entries.values)};
     };
-    const Edits<Value, Index> edits{static_cast<Index*>(step.cleared), room_at(step.returned),
-                                    room_at(step.delivered)};
+    const Edits<Value, Index> edits{static_cast<Index*>(step.cleared), output_at(step.returned),
+                                    output_at(step.delivered)};
     const StepLists<Value, Index> lists{.own = own.entries<Value, Index>(),
                                         .result = result.entries<Value, Index>(),
                                         .dropped = std::span(left_out).first(dropped.size()),
@@ -106,7 +106,7 @@ EditCounts edits_of(const Detached& step, const SparseCall& call, const Resolved
 
 }  // namespace
 
-DetachedCapacity room_of(const ResolvedCall& resolved, std::uint32_t ranks) {
+DetachedCapacity capacity_of(const ResolvedCall& resolved, std::uint32_t ranks) {
   return {.selected = resolved.lists.leaf,
           .cleared = resolved.lists.leaf,
           .returned = most_returned(resolved, ranks),
@@ -127,7 +127,7 @@ Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Resolv
   Task<List> exchanging = exchange.run(own);
   const List result = co_await exchanging;
 
-  const List means = means_room(group, call, result);
+  const List means = means_buffer(group, call, result);
   const auto decide = [&] {
     divide_by_counts(call, result, means);
     return finite(call, group.size(), means);
@@ -159,7 +159,7 @@ std::optional<DetachedCapacity> detached_capacity(std::uint64_t d, DataType dtyp
   if (options.algorithm == sparse::kAuto || !selection_rule(d, dtype, options)) {
     return std::nullopt;
   }
-  return sparse::room_of(sparse::resolve(sparse::detached_call(d, dtype, options, {})), ranks);
+  return sparse::capacity_of(sparse::resolve(sparse::detached_call(d, dtype, options, {})), ranks);
 }
 
 std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
@@ -190,7 +190,7 @@ Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dty
   Collective collective;
   collective.name = fmt::format("sparse_all_reduce({})", resolved.algorithm->name);
   collective.agreement = sparse::agreement(call, resolved);
-  collective.check = sparse::check_of_room(resolved, delivered);
+  collective.check = sparse::check_of_capacity(resolved, delivered);
   collective.body = [step, call, resolved](engine::GroupView& group) {
     return sparse::run_detached(group, step, call, resolved, nullptr);
   };

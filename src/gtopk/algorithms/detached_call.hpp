@@ -21,7 +21,7 @@ namespace gtopk::sparse {
 [[nodiscard]] std::optional<SelectionRule> rule_on_device(const SparseCall& call,
                                                           const ResolvedCall& resolved);
 
-[[nodiscard]] DetachedCapacity room_of(const ResolvedCall& resolved, std::uint32_t ranks);
+[[nodiscard]] DetachedCapacity capacity_of(const ResolvedCall& resolved, std::uint32_t ranks);
 
 /// Exchange and edits for a selection that a device has made. turn: as in sparse_all_reduce().
 engine::Task<void> run_detached(engine::GroupView& group, Detached step, SparseCall call,

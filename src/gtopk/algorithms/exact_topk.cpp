@@ -50,8 +50,8 @@ void count_digits(EntryType type, const List& list, std::uint64_t prefix, std::u
 }
 
 std::span<std::uint64_t> numbers(ListExchange& exchange) {
-  std::byte* const room = exchange.group().buffer(kDigits * sizeof(std::uint64_t)).data();
-  return {reinterpret_cast<std::uint64_t*>(room), kDigits};
+  std::byte* const memory = exchange.group().buffer(kDigits * sizeof(std::uint64_t)).data();
+  return {reinterpret_cast<std::uint64_t*>(memory), kDigits};
 }
 
 /// The k-th largest key over all leaves' lists; among equal keys lower regions come first. It is

@@ -28,7 +28,7 @@ void spoil(EntryType type, const List& list) {
 
 Task<void*> accumulate_all(GroupView& group, const SparseCall& call) {
   if (!call.device) {
-    void* const acc = sums_room(group, call, static_cast<std::size_t>(call.d));
+    void* const acc = sums_buffer(group, call, static_cast<std::size_t>(call.d));
     Computation accumulating = group.compute(call.d, [&] {
       visit_floating(call.dtype, [&]<class T>() {
         using Value = Accumulation<T>;

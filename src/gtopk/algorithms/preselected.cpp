@@ -67,7 +67,7 @@ ResolvedCall resolve_preselected(const SparseCall& call, const Preselected& entr
   return resolved;
 }
 
-void check_room(const ResolvedCall& resolved, const Preselected& entries, std::uint32_t ranks) {
+void check_capacity(const ResolvedCall& resolved, const Preselected& entries, std::uint32_t ranks) {
   const std::uint64_t largest = resolved.most_entries(ranks);
   if (entries.result_indices.size() < largest || entries.result_values.size() < largest) {
     throw Error(
@@ -114,7 +114,7 @@ Collective exchange(const Preselected& entries, std::uint64_t d, const SparseOpt
   collective.name = fmt::format("exchange({})", resolved.algorithm->name);
   collective.agreement = sparse::agreement(call, resolved);
   collective.check = [resolved, entries](const GroupShape& group) {
-    sparse::check_room(resolved, entries, group.size);
+    sparse::check_capacity(resolved, entries, group.size);
   };
   collective.body = [resolved, entries](engine::GroupView& group) {
     return sparse::exchange_preselected(group, entries, resolved);

@@ -32,7 +32,7 @@ void draw(std::uint64_t seed, std::size_t d, std::size_t k, Index* indices) {
 
 Task<void> random_k(GroupView& group, SparseCall call) {
   const auto k = static_cast<std::size_t>(std::min(call.options.k, call.d));
-  List drawn = result_room(group, call, k);
+  List drawn = result_buffer(group, call, k);
   drawn.size = k;
   group.enter("compress");
   if (call.device) {
@@ -74,10 +74,10 @@ const AlgorithmRow kRandomK{
 
 namespace gtopk {
 
-void draw_indices(const AccCapacity& room, std::uint64_t d, std::uint64_t seed, void* indices) {
-  const auto count = static_cast<std::size_t>(room.delivered);
+void draw_indices(const AccCapacity& capacity, std::uint64_t d, std::uint64_t seed, void* indices) {
+  const auto count = static_cast<std::size_t>(capacity.delivered);
   const auto of = static_cast<std::size_t>(d);
-  if (room.index_bytes == sizeof(std::uint64_t)) {
+  if (capacity.index_bytes == sizeof(std::uint64_t)) {
     sparse::draw(seed, of, count, static_cast<std::uint64_t*>(indices));
   } else {
     sparse::draw(seed, of, count, static_cast<std::uint32_t*>(indices));

@@ -212,15 +212,15 @@ Agreement agreement(const SparseCall& call, const ResolvedCall& resolved,
   return agreement;
 }
 
-std::function<void(const GroupShape&)> check_of_room(const ResolvedCall& resolved,
-                                                     const Delivered& delivered) {
+std::function<void(const GroupShape&)> check_of_capacity(const ResolvedCall& resolved,
+                                                         const Delivered& delivered) {
   return [resolved, delivered](const GroupShape& group) {
     const std::uint64_t largest = resolved.most_entries(group.size);
-    if (delivered.values != nullptr && delivered.room < largest) {
+    if (delivered.values != nullptr && delivered.capacity < largest) {
       throw Error(ErrorKind::kInvalidArgument,
                   fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries, "
                               "but there is room to record only {}",
-                              resolved.algorithm->name, group.size, largest, delivered.room));
+                              resolved.algorithm->name, group.size, largest, delivered.capacity));
     }
   };
 }

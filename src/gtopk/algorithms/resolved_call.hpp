@@ -53,7 +53,7 @@ struct ResolvedCall {
 
 /// A check that throws Error{kInvalidArgument} if there is too little capacity to record the
 /// result.
-[[nodiscard]] std::function<void(const GroupShape&)> check_of_room(const ResolvedCall& resolved,
-                                                                   const Delivered& delivered);
+[[nodiscard]] std::function<void(const GroupShape&)> check_of_capacity(const ResolvedCall& resolved,
+                                                                       const Delivered& delivered);
 
 }  // namespace gtopk::sparse

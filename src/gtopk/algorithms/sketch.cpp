@@ -92,9 +92,9 @@ class Sketcher {
       : group_(group),
         call_(call),
         sketch_(call.options.seed.value_or(group.sequence()), kColumnsPerEntry * call.options.k),
-        cells_(sums_room(group, call, sketch_.cells())),
+        cells_(sums_buffer(group, call, sketch_.cells())),
         heaviest_(call.device ? list_at(call.device->candidates, most)
-                              : entries_room(group, call, most)) {
+                              : entries_buffer(group, call, most)) {
     heaviest_.size = most;
   }
 
@@ -173,8 +173,8 @@ class Sketcher {
 };
 
 /// The first k of the sums at the heaviest elements.
-List delivered_of(EntryType type, const List& heaviest, const List& room) {
-  const List result = largest_of(type, heaviest.values, heaviest.size, room);
+List delivered_of(EntryType type, const List& heaviest, const List& output) {
+  const List result = largest_of(type, heaviest.values, heaviest.size, output);
   visit_entry(type, [&]<class Value, class Index>() {
     // Positions among the heaviest, which ascend with their indices.
     const auto from = heaviest.entries<Value, Index>();
@@ -205,8 +205,8 @@ Task<void> sketch_and_sum(GroupView& group, SparseCall call) {
                                           ReduceOp::kSum,
                                           collectives::reduction_steps(group.size()));
 
-  const List room = result_room(group, call, k);
-  const auto find = [&] { return delivered_of(call.entry_type(), heaviest, room); };
+  const List output = result_buffer(group, call, k);
+  const auto find = [&] { return delivered_of(call.entry_type(), heaviest, output); };
   Task<void> delivering = deliver_alike(group, call, std::ref(find));
   co_await delivering;
 }

@@ -101,7 +101,7 @@ Task<void> sparse_all_reduce(GroupView& group, SparseCall call, ResolvedCall res
   Task<List> exchanging = exchange.run(own);
   const List result = co_await exchanging;
 
-  const List means = means_room(group, call, result);
+  const List means = means_buffer(group, call, result);
   const auto decide = [&] {
     divide_by_counts(call, result, means);
     return finite(call, group.size(), means);
@@ -131,7 +131,7 @@ Collective collective(SparseCall call) {
   collective.name = fmt::format("sparse_all_reduce({})", resolved.algorithm->name);
   collective.agreement = agreement(call, resolved);
   if (call.delivered.values != nullptr) {
-    collective.check = check_of_room(resolved, call.delivered);
+    collective.check = check_of_capacity(resolved, call.delivered);
   }
   collective.body = [call = std::move(call), resolved](GroupView& group) {
     return sparse_all_reduce(group, call, resolved, nullptr);

@@ -27,8 +27,8 @@ Task<void> true_topk(GroupView& group, SparseCall call) {
                                           ReduceOp::kSum);
 
   // A non-finite acc on any rank makes a sum non-finite, which every rank sees.
-  const List room = result_room(group, call, k);
-  const auto find = [&] { return largest_of(call.entry_type(), sum, d, room); };
+  const List output = result_buffer(group, call, k);
+  const auto find = [&] { return largest_of(call.entry_type(), sum, d, output); };
   Task<void> delivering = deliver_alike(group, call, std::ref(find));
   co_await delivering;
 }

@@ -168,14 +168,14 @@ TEST(AccOnDevices, OfWhatIsNotADevicesAreRefused) {
   options.k = 3;
   for (const char* const algorithm : {"gtopk", "topk", "auto"}) {
     options.algorithm = algorithm;
-    EXPECT_FALSE(acc_room(10, DataType::kFloat32, options).has_value()) << algorithm;
+    EXPECT_FALSE(acc_capacity(10, DataType::kFloat32, options).has_value()) << algorithm;
   }
   options.algorithm = "gtopk";
   EXPECT_THROW((void)sparse_all_reduce(AccOnDevice{}, 10, DataType::kFloat32, options), Error);
   options.algorithm = "random-k";
-  EXPECT_FALSE(acc_room(0, DataType::kFloat32, options).has_value());
+  EXPECT_FALSE(acc_capacity(0, DataType::kFloat32, options).has_value());
   options.k = 0;
-  EXPECT_THROW((void)acc_room(10, DataType::kFloat32, options), Error);
+  EXPECT_THROW((void)acc_capacity(10, DataType::kFloat32, options), Error);
 }
 
 TEST(AccOnDevices, AnErrorOfTheDeviceIsTheOperationsAndLeavesTheResidual) {

@@ -113,14 +113,14 @@ TEST(Arguments, SayHowManyEntriesTheResultHasAtMost) {
   EXPECT_NE(refusal([] { static_cast<void>(most_delivered(100, {}, 4)); }), "");
 }
 
-/// An exchange of k = 3 among 4 ranks, with a buffer for `room` entries.
-std::string refusal_of_room(const std::string& algorithm, std::uint64_t d, std::size_t room,
-                            std::size_t given = 3) {
+/// An exchange of k = 3 among 4 ranks, with a buffer for `capacity` entries.
+std::string refusal_of_capacity(const std::string& algorithm, std::uint64_t d, std::size_t capacity,
+                                std::size_t given = 3) {
   std::vector<std::uint32_t> indices(given);
   std::iota(indices.begin(), indices.end(), 0);
   const std::vector<float> values(given);
-  std::vector<std::uint32_t> result_indices(room);
-  std::vector<float> result_values(room);
+  std::vector<std::uint32_t> result_indices(capacity);
+  std::vector<float> result_values(capacity);
   std::uint64_t count = 0;
   const Preselected entries{indices, values, result_indices, result_values, &count};
   return refusal([&] {
@@ -205,20 +205,20 @@ TEST(Options, TellWhatIsKnownOfEveryCall) {
 TEST(Arguments, OfAnExchangeWhoseResultMayNotFitAreRefused) {
   for (const char* const algorithm :
        {"gtopk", "gtopk-tree", "rs-ag", "exact", "hierarchical", "gtopk-placed"}) {
-    EXPECT_EQ(refusal_of_room(algorithm, 100, 3), "");
-    EXPECT_NE(refusal_of_room(algorithm, 100, 2), "");
+    EXPECT_EQ(refusal_of_capacity(algorithm, 100, 3), "");
+    EXPECT_NE(refusal_of_capacity(algorithm, 100, 2), "");
   }
-  EXPECT_EQ(refusal_of_room("topk", 100, 12), "");
-  EXPECT_EQ(refusal_of_room("topk", 7, 7), "");
-  EXPECT_EQ(refusal_of_room("topk", 100, 11),
+  EXPECT_EQ(refusal_of_capacity("topk", 100, 12), "");
+  EXPECT_EQ(refusal_of_capacity("topk", 7, 7), "");
+  EXPECT_EQ(refusal_of_capacity("topk", 100, 11),
             "exchange(topk) of k = 3 among 4 ranks has up to 12 entries; results have room for 11 "
             "indices and 11 values");
   for (const char* const algorithm : {"dense", "sketch", "random-k", "true-topk"}) {
-    EXPECT_NE(refusal_of_room(algorithm, 100, 100), "");
+    EXPECT_NE(refusal_of_capacity(algorithm, 100, 100), "");
   }
-  EXPECT_NE(refusal_of_room("gtopk", 100, 100, 4), "");
-  EXPECT_NE(refusal_of_room("none", 100, 100), "");
-  EXPECT_NE(refusal_of_room("gtopk", std::uint64_t{1} << 33U, 100), "");
+  EXPECT_NE(refusal_of_capacity("gtopk", 100, 100, 4), "");
+  EXPECT_NE(refusal_of_capacity("none", 100, 100), "");
+  EXPECT_NE(refusal_of_capacity("gtopk", std::uint64_t{1} << 33U, 100), "");
 }
 
 }  // namespace

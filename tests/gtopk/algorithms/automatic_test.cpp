@@ -387,7 +387,7 @@ TEST(AutoArguments, AreCheckedBeforeAnythingIsSent) {
   call.options.k = 10;
   EXPECT_EQ(refused(call), "");
   float note = 0;
-  call.delivered = {.values = &note, .room = 100};
+  call.delivered = {.values = &note, .capacity = 100};
   EXPECT_NE(refused(call).find("name an algorithm"), std::string::npos);
   call.delivered = {};
   call.options.semantics = static_cast<Semantics>(9);

@@ -36,7 +36,7 @@ using sparse::testing::HostExecutor;
 using support::InprocRanks;
 using support::Tensor;
 
-/// One rank's device: what it has selected, and room for what it is told to commit.
+/// One rank's device: what it has selected, and buffers for what it is told to commit.
 class Device {
  public:
   Device(const reference::Problem& problem, Tensor& tensor, std::uint64_t seed)
@@ -44,18 +44,18 @@ class Device {
         ranks_(static_cast<std::uint32_t>(problem.ranks.size())),
         tensor_(tensor),
         executor_(seed, 1 + seed % 3) {
-    const auto room = detached_capacity(problem.d, problem.type, problem.options, ranks_);
-    if (!room) {
+    const auto capacity = detached_capacity(problem.d, problem.type, problem.options, ranks_);
+    if (!capacity) {
       return;
     }
-    room_ = *room;
+    capacity_ = *capacity;
     rule_ = selection_rule(problem.d, problem.type, problem.options).value();
     lists_.report = &report_;
     lists_.counts = &counts_;
-    lists_.selected = entries(room_.selected);
-    lists_.cleared = memory(room_.cleared * room_.index_bytes);
-    lists_.returned = entries(room_.returned);
-    lists_.delivered = entries(room_.delivered);
+    lists_.selected = entries(capacity_.selected);
+    lists_.cleared = memory(capacity_.cleared * capacity_.index_bytes);
+    lists_.returned = entries(capacity_.returned);
+    lists_.delivered = entries(capacity_.delivered);
     can_ = true;
   }
 
@@ -84,7 +84,7 @@ class Device {
     return blocks_.back().get();
   }
   DetachedEntries entries(std::uint64_t count) {
-    void* const indices = memory(count * room_.index_bytes);
+    void* const indices = memory(count * capacity_.index_bytes);
     return {indices, memory(count * (problem_.type == DataType::kFloat64 ? 8 : 4))};
   }
 
@@ -131,7 +131,7 @@ class Device {
   Tensor& tensor_;
   HostExecutor executor_;
   bool can_ = false;
-  DetachedCapacity room_;
+  DetachedCapacity capacity_;
   SelectionRule rule_;
   SelectionReport report_;
   SelectorState state_;

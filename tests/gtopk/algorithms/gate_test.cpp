@@ -168,7 +168,7 @@ TEST(Gate, AllPartsHaveHappenedOrNoneHas) {
   EXPECT_LT(happened, cases);
 }
 
-// More parts than a group can have in flight: those that wait at the gate make room.
+// More parts than a group can have in flight: those that wait at the gate make space.
 TEST(Gate, ManyPartsPassIt) {
   for (const bool finite : {true, false}) {
     InprocRanks ranks(3);

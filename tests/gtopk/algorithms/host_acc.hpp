@@ -29,9 +29,9 @@ class HostAcc final : public AccDevice, public LateWork {
   HostAcc(const reference::Problem& problem, support::Tensor& tensor, std::uint64_t seed,
           const Delivered& delivered = {})
       : problem_(problem), delivered_(delivered), executor_(seed, 1 + seed % 3) {
-    const auto alone = acc_room(problem.d, problem.type, problem.options);
+    const auto alone = acc_capacity(problem.d, problem.type, problem.options);
     const auto ranks = static_cast<std::uint32_t>(problem.ranks.size());
-    const auto both = auto_room(problem.d, problem.type, problem.options, ranks);
+    const auto both = auto_capacity(problem.d, problem.type, problem.options, ranks);
     if (!alone && !both) {
       return;
     }

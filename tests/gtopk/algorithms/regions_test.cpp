@@ -112,8 +112,8 @@ TEST(RsAg, HasNoMoreRegionsThanEntries) {
   EXPECT_EQ(result.residuals, (std::vector<Entries>{{{0, 1}, {1, 2}}, {{6, 5}, {7, 6}}, {}, {}}));
 }
 
-// Rank 1's entries are few and high: cuts by them alone would leave a region less room than it has
-// entries.
+// Rank 1's entries are few and high: cuts by them alone would leave a region less capacity than it
+// has entries.
 TEST(RsAg, DeliversAllWhereKIsD) {
   for (const std::uint32_t size : {2U, 3U, 4U, 7U, 8U}) {
     std::vector<Entries> rows(size);

@@ -127,14 +127,14 @@ TEST(TensorInPieces, GivesTheReferencesTensorResidualsAndDeliveredEntries) {
   EXPECT_GT(delivered, 1000U);
 }
 
-TEST(TensorInPieces, TooLittleRoomForWhatIsDeliveredIsRefused) {
-  const auto refusal = [](const char* algorithm, std::uint64_t room, bool noted = true) {
+TEST(TensorInPieces, TooLittleCapacityForWhatIsDeliveredIsRefused) {
+  const auto refusal = [](const char* algorithm, std::uint64_t capacity, bool noted = true) {
     float value = 0;
     sparse::SparseCall call;
     call.d = 100;
     call.options.k = 10;
     call.options.algorithm = algorithm;
-    call.delivered = {nullptr, noted ? &value : nullptr, room};
+    call.delivered = {nullptr, noted ? &value : nullptr, capacity};
     try {
       const Collective collective = sparse::collective(call);
       if (collective.check) {

@@ -210,7 +210,7 @@ sparse::ListPlan lists_of(const SparseOptions& options) {
   return sparse::resolve(call).lists;
 }
 
-TEST(Selectors, TheListsOfALeafHaveRoomForWhatASelectorMayReturn) {
+TEST(Selectors, TheListsOfALeafHaveCapacityForWhatASelectorMayReturn) {
   for (const char* const selector : {"gaussian", "sampled", "threshold"}) {
     for (const auto& [k, leaf] :
          {std::pair{1, 2}, {2, 3}, {3, 4}, {10, 14}, {75, 100}, {99, 100}}) {

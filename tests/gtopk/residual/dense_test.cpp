@@ -1,4 +1,4 @@
-// What `dense` and a failed step need from the residual room.
+// What `dense` and a failed step need from the residual module.
 #include <gtest/gtest.h>
 
 #include <cmath>
