@@ -35,10 +35,10 @@ namespace gtopk {
 /// Sends the root's elements to all ranks, in place. The type is only compared between the ranks.
 [[nodiscard]] Collective broadcast(Buffer data, std::uint32_t root);
 
-/// Sends each rank's elements to all ranks. `rooms`: one buffer per rank, of any sizes, the same on
-/// all ranks, and of one type, which is compared as above. On entry this rank's own buffer holds
+/// Sends each rank's elements to all ranks. `buffers`: one buffer per rank, of any sizes, the same
+/// on all ranks, and of one type, which is compared as above. On entry this rank's own buffer holds
 /// its elements.
-[[nodiscard]] Collective all_gather(const Buffers& rooms);
+[[nodiscard]] Collective all_gather(const Buffers& buffers);
 
 /// Reduces each part to its rank. `parts`: one per rank, in order, of any sizes, the same on all
 /// ranks, and of one type; not modified. `output` gets the reduction of part `rank` and has its
@@ -50,20 +50,20 @@ namespace gtopk {
 [[nodiscard]] Collective reduce(Buffer data, std::uint32_t root, ReduceOp op = ReduceOp::kSum,
                                 double factor = 1);
 
-/// Sends each rank's elements, any number of one type, to the root. `rooms`: on the root one buffer
-/// per rank, of the size that the rank sends; empty elsewhere. The root's own buffer may be `data`
-/// itself; if on a device, it must be.
-[[nodiscard]] Collective gather(ConstBuffer data, const Buffers& rooms, std::uint32_t root);
+/// Sends each rank's elements, any number of one type, to the root. `buffers`: on the root one
+/// buffer per rank, of the size that the rank sends; empty elsewhere. The root's own buffer may be
+/// `data` itself; if on a device, it must be.
+[[nodiscard]] Collective gather(ConstBuffer data, const Buffers& buffers, std::uint32_t root);
 
 /// Sends each of the root's parts, of any sizes and one type, to its rank. `parts`: on the root one
-/// per rank; empty elsewhere. `room` has the size of this rank's part. On the root it may be that
+/// per rank; empty elsewhere. `output` has the size of this rank's part. On the root it may be that
 /// part itself; if on a device, it must be.
-[[nodiscard]] Collective scatter(const ConstBuffers& parts, Buffer room, std::uint32_t root);
+[[nodiscard]] Collective scatter(const ConstBuffers& parts, Buffer output, std::uint32_t root);
 
-/// Sends `parts[r]`, of any size, to rank r and receives into `rooms[r]`, which has the size of
-/// what r sends to this rank; all are of one type. Parts and rooms must not overlap, except that
-/// this rank's own room may be its part itself; if on a device, it must be.
-[[nodiscard]] Collective all_to_all(const ConstBuffers& parts, const Buffers& rooms);
+/// Sends `parts[r]`, of any size, to rank r and receives into `buffers[r]`, which has the size of
+/// what r sends to this rank; all are of one type. Parts and buffers must not overlap, except that
+/// this rank's own buffer may be its part itself; if on a device, it must be.
+[[nodiscard]] Collective all_to_all(const ConstBuffers& parts, const Buffers& buffers);
 
 /// Completes when every rank has called it and this rank's earlier collectives have ended.
 [[nodiscard]] Collective barrier();

@@ -27,10 +27,10 @@ using engine::Task;
 
 namespace {
 
-std::size_t total(std::span<const Bytes> rooms) {
+std::size_t total(std::span<const Bytes> buffers) {
   std::size_t bytes = 0;
-  for (const Bytes& room : rooms) {
-    bytes += room.size();
+  for (const Bytes& buffer : buffers) {
+    bytes += buffer.size();
   }
   return bytes;
 }
@@ -50,50 +50,50 @@ Task<bool> goes_directly(GroupView& group, PathChoice& choice, std::size_t bytes
   co_return answer;
 }
 
-Task<void> gather(GroupView& group, std::span<const Bytes> rooms) {
+Task<void> gather(GroupView& group, std::span<const Bytes> buffers) {
   PathChoice choice(group);
-  const std::size_t bytes = total(rooms);
+  const std::size_t bytes = total(buffers);
   Task<bool> choosing = goes_directly(group, choice, bytes);
   const bool directly = co_await choosing;
   if (directly) {
-    co_await collectives::gather_directly(group, rooms);
+    co_await collectives::gather_directly(group, buffers);
     co_return;
   }
   co_await collectives::agree(group, 0, 0, bytes <= kShortAllGather ? bytes : 0);
-  co_await collectives::all_gather_by_hosts(group, rooms,
+  co_await collectives::all_gather_by_hosts(group, buffers,
                                             collectives::Tree(group.size()).end_step());
 }
 
-void check_rooms(std::span<const Bytes> rooms, const GroupShape& group) {
-  if (rooms.size() != group.size) {
+void check_buffers(std::span<const Bytes> buffers, const GroupShape& group) {
+  if (buffers.size() != group.size) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("all_gather needs one buffer per rank: {} expected, {} given",
-                            group.size, rooms.size()));
+                            group.size, buffers.size()));
   }
 }
 
 }  // namespace
 
-Collective all_gather(const Buffers& rooms) {
-  const DataType dtype = collectives::type_of_all("all_gather", rooms);
+Collective all_gather(const Buffers& buffers) {
+  const DataType dtype = collectives::type_of_all("all_gather", buffers);
   Collective collective;
   collective.name = "all_gather";
   std::vector<std::uint64_t> sizes;
-  sizes.reserve(rooms.size());
-  std::vector<Bytes> bytes = collectives::bytes_of_all(rooms);
-  for (const Bytes& room : bytes) {
-    sizes.push_back(room.size());
+  sizes.reserve(buffers.size());
+  std::vector<Bytes> bytes = collectives::bytes_of_all(buffers);
+  for (const Bytes& buffer : bytes) {
+    sizes.push_back(buffer.size());
   }
   collective.agreement = Agreement("all_gather").numbers("bytes", sizes).type("dtype", dtype);
   if (total(bytes) <= kShortAllGather) {
-    collectives::take_host_only(collective, collectives::memory_of(rooms),
+    collectives::take_host_only(collective, collectives::memory_of(buffers),
                                 "copies all-gathers of at most 65536 bytes");
   }
   const auto held = std::make_shared<const std::vector<Bytes>>(std::move(bytes));
-  collective.check = [held](const GroupShape& group) { check_rooms(*held, group); };
+  collective.check = [held](const GroupShape& group) { check_buffers(*held, group); };
   collective.body = [held](GroupView& group) { return gather(group, *held); };
   collective.failed = collectives::forget_paths;
-  collectives::take_moved(collective, collectives::memory_of(rooms));
+  collectives::take_moved(collective, collectives::memory_of(buffers));
   return collective;
 }
 

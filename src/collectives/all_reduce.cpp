@@ -29,7 +29,7 @@ class ValueExchange {
   using Item = std::span<std::byte>;
 
   ValueExchange(GroupView& group, const void* data, std::uint64_t d, DataType type, ReduceOp op,
-                std::uint32_t first_step, double factor, std::uint16_t flags, std::size_t room)
+                std::uint32_t first_step, double factor, std::uint16_t flags, std::size_t capacity)
       : group_(group),
         first_step_(first_step),
         flags_(flags),
@@ -39,7 +39,7 @@ class ValueExchange {
         op_(op),
         mine_(message()),
         sum_(bytes_ == 0 ? mine_ : message()),
-        theirs_(group.buffer(kHeaderBytes + std::max(bytes_, room))) {
+        theirs_(group.buffer(kHeaderBytes + std::max(bytes_, capacity))) {
     if (bytes_ != 0) {
       std::memcpy(values(mine_), data, bytes_);
       if (op == ReduceOp::kPremulSum) {
@@ -93,9 +93,9 @@ class ValueExchange {
 
  private:
   Item message() {
-    const Item room = group_.buffer(kHeaderBytes + bytes_);
-    write_header(room, group_, {.count = d_, .flags = flags_});
-    return room;
+    const Item item = group_.buffer(kHeaderBytes + bytes_);
+    write_header(item, group_, {.count = d_, .flags = flags_});
+    return item;
   }
 
   Task<void> check(std::size_t received, std::uint32_t from) {
@@ -134,8 +134,8 @@ Task<ValueExchange::Item> rounds(ValueExchange& exchange, const Tree& tree, std:
 
 Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, DataType type,
                               ReduceOp op, std::uint32_t first_step, double factor,
-                              std::uint16_t flags = 0, std::size_t room = 0) {
-  ValueExchange exchange(group, data, d, type, op, first_step, factor, flags, room);
+                              std::uint16_t flags = 0, std::size_t capacity = 0) {
+  ValueExchange exchange(group, data, d, type, op, first_step, factor, flags, capacity);
   const Tree tree(group.size());
   Task<ValueExchange::Item> walking = folded(exchange, tree, group.rank(), exchange.mine(), rounds);
   const ValueExchange::Item result = co_await walking;
@@ -149,9 +149,9 @@ Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, Dat
 }  // namespace
 
 Task<void> agree(GroupView& group, std::uint32_t first_step, std::uint16_t flags,
-                 std::size_t room) {
+                 std::size_t capacity) {
   return recursive_doubling(group, nullptr, 0, DataType::kUint8, ReduceOp::kSum, first_step, 1,
-                            flags, room);
+                            flags, capacity);
 }
 
 Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, DataType type,

@@ -50,9 +50,9 @@ engine::Task<void> reduce_by_the_quicker_path(engine::GroupView& group, void* da
 
 /// Completes when every rank of the group has made the same call, so it is also a barrier. Messages
 /// per rank: log2 p (plus the fold), a header each, with these flags. Steps: those of the tree.
-/// `room`: capacity for what ranks on another path may send behind a header, so that it can be
-/// read. Throws Error{kMismatch}.
+/// `capacity`: bytes that ranks on another path may send behind a header, so that they can be read.
+/// Throws Error{kMismatch}.
 engine::Task<void> agree(engine::GroupView& group, std::uint32_t first_step = 0,
-                         std::uint16_t flags = 0, std::size_t room = 0);
+                         std::uint16_t flags = 0, std::size_t capacity = 0);
 
 }  // namespace gtopk::collectives

@@ -32,7 +32,7 @@ constexpr std::size_t kWindow = 8;
 
 struct Parts {
   std::vector<ConstBytes> sent;
-  std::vector<Bytes> rooms;
+  std::vector<Bytes> buffers;
 };
 
 Task<void> exchange(GroupView& group, const Parts& parts) {
@@ -42,17 +42,17 @@ Task<void> exchange(GroupView& group, const Parts& parts) {
   std::vector<std::uint64_t> expected;
   for (std::uint32_t other = 0; other < ranks; ++other) {
     sent.push_back(parts.sent[other].size());
-    expected.push_back(parts.rooms[other].size());
+    expected.push_back(parts.buffers[other].size());
   }
   const std::uint32_t step = collectives::step_after_lengths(ranks);
   std::vector<Message> incoming;
   for (std::uint32_t round = 1; round < ranks; ++round) {
     const std::uint32_t from = (rank + ranks - round) % ranks;
-    incoming.push_back(group.recv(from, step, parts.rooms[from]));
+    incoming.push_back(group.recv(from, step, parts.buffers[from]));
   }
   co_await collectives::agree_on_lengths(group, sent, expected);
 
-  collectives::keep(parts.sent[rank], parts.rooms[rank]);
+  collectives::keep(parts.sent[rank], parts.buffers[rank]);
   std::deque<Message> outgoing;
   for (std::uint32_t round = 1; round < ranks; ++round) {
     if (outgoing.size() == kWindow) {
@@ -67,7 +67,7 @@ Task<void> exchange(GroupView& group, const Parts& parts) {
     const std::uint32_t from = (rank + ranks - round) % ranks;
     Message& message = incoming[round - 1];
     const std::size_t received = co_await message;
-    collectives::require_length(received, parts.rooms[from].size(), group, from);
+    collectives::require_length(received, parts.buffers[from].size(), group, from);
   }
   while (!outgoing.empty()) {
     Message& oldest = outgoing.front();
@@ -77,29 +77,29 @@ Task<void> exchange(GroupView& group, const Parts& parts) {
 }
 
 void check_parts(const Parts& parts, const GroupShape& group) {
-  if (parts.sent.size() != group.size || parts.rooms.size() != group.size) {
+  if (parts.sent.size() != group.size || parts.buffers.size() != group.size) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("all_to_all needs one part and one buffer per rank: {} expected, {} "
                             "parts and {} buffers given",
-                            group.size, parts.sent.size(), parts.rooms.size()));
+                            group.size, parts.sent.size(), parts.buffers.size()));
   }
-  if (parts.sent[group.rank].size() != parts.rooms[group.rank].size()) {
+  if (parts.sent[group.rank].size() != parts.buffers[group.rank].size()) {
     throw Error(
         ErrorKind::kInvalidArgument,
         fmt::format("all_to_all of rank {} to itself: {} bytes sent, {} expected", group.rank,
-                    parts.sent[group.rank].size(), parts.rooms[group.rank].size()));
+                    parts.sent[group.rank].size(), parts.buffers[group.rank].size()));
   }
-  collectives::check_kept(parts.sent[group.rank], parts.rooms[group.rank], "all_to_all", group);
+  collectives::check_kept(parts.sent[group.rank], parts.buffers[group.rank], "all_to_all", group);
   collectives::check_each_moved(parts.sent, "all_to_all", group);
-  collectives::check_each_moved(parts.rooms, "all_to_all", group);
+  collectives::check_each_moved(parts.buffers, "all_to_all", group);
 }
 
 }  // namespace
 
-Collective all_to_all(const ConstBuffers& parts, const Buffers& rooms) {
+Collective all_to_all(const ConstBuffers& parts, const Buffers& buffers) {
   const DataType sent = collectives::type_of_all("all_to_all", parts);
   const DataType dtype = collectives::type_of_all(
-      "all_to_all", rooms, parts.empty() ? std::nullopt : std::optional(sent));
+      "all_to_all", buffers, parts.empty() ? std::nullopt : std::optional(sent));
   Collective collective;
   collective.name = "all_to_all";
   for (const ConstBuffer& part : parts) {
@@ -107,7 +107,7 @@ Collective all_to_all(const ConstBuffers& parts, const Buffers& rooms) {
   }
   collective.agreement = Agreement("all_to_all").type("dtype", dtype);
   const auto held = std::make_shared<const Parts>(
-      Parts{collectives::bytes_of_all(parts), collectives::bytes_of_all(rooms)});
+      Parts{collectives::bytes_of_all(parts), collectives::bytes_of_all(buffers)});
   collective.check = [held](const GroupShape& group) { check_parts(*held, group); };
   collective.body = [held](GroupView& group) { return exchange(group, *held); };
   return collective;

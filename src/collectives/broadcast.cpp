@@ -64,20 +64,20 @@ class RootsData {
   [[nodiscard]] static Item data_of(Item message) { return message.subspan(kHeaderBytes); }
 
   Task<Item> swap(std::uint32_t partner, Steps steps, Item mine, std::uint64_t /*ranks*/) {
-    const Item room = data_of(mine).empty() ? data_ : heard_;
-    Message incoming = group_.recv(partner, steps.received, room);
+    const Item buffer = data_of(mine).empty() ? data_ : heard_;
+    Message incoming = group_.recv(partner, steps.received, buffer);
     co_await send(partner, steps.sent, mine);
     const std::size_t received = co_await incoming;
-    co_await check(room.first(received), partner);
-    co_return room.first(received);
+    co_await check(buffer.first(received), partner);
+    co_return buffer.first(received);
   }
 
   Task<Item> receive(std::uint32_t from, std::uint32_t step, std::uint64_t /*ranks*/) {
-    const Item room = group_.rank() == root_ ? heard_ : data_;
-    Message incoming = group_.recv(from, step, room);
+    const Item buffer = group_.rank() == root_ ? heard_ : data_;
+    Message incoming = group_.recv(from, step, buffer);
     const std::size_t received = co_await incoming;
-    co_await check(room.first(received), from);
-    co_return room.first(received);
+    co_await check(buffer.first(received), from);
+    co_return buffer.first(received);
   }
 
   /// What is sent is not written again, so it may drain later.
@@ -101,9 +101,9 @@ class RootsData {
 
  private:
   Item message(std::size_t bytes) {
-    const Item room = group_.buffer(kHeaderBytes + bytes);
-    collectives::write_header(room, group_, {.count = bytes});
-    return room;
+    const Item item = group_.buffer(kHeaderBytes + bytes);
+    collectives::write_header(item, group_, {.count = bytes});
+    return item;
   }
 
   Task<void> check(Item message, std::uint32_t from) {
@@ -166,9 +166,9 @@ Task<void> broadcast_few(GroupView& group, std::uint32_t root, Bytes data) {
   }
   if (directly) {
     // The root sends to all; what the others gather has no bytes.
-    std::vector<Bytes> rooms(group.size(), data.subspan(0, 0));
-    rooms[root] = data;
-    co_await collectives::gather_directly(group, rooms);
+    std::vector<Bytes> buffers(group.size(), data.subspan(0, 0));
+    buffers[root] = data;
+    co_await collectives::gather_directly(group, buffers);
     co_return;
   }
   co_await broadcast_with_headers(group, root, data.host());

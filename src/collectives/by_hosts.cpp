@@ -92,12 +92,12 @@ Task<void> all_reduce_by_hosts(GroupView& group, void* data, std::uint64_t d, Da
   const std::uint32_t back = between + 2 * (across.size() - 1);
   co_await ring_reduce(group, within, cut(of_places, within, type), type, op, first_step);
   co_await ring_all_reduce(group, across, cut(of_hosts, across, type), type, op, between);
-  const std::span<const Bytes> rooms =
+  const std::span<const Bytes> buffers =
       for_each_place<Bytes>(group, rings, [&](std::uint32_t rank) -> Bytes {
         const Segment at = chunk(rank);
         return std::span(static_cast<std::byte*>(at.data), at.size * size_of(type));
       });
-  co_await ring_all_gather(group, within, rooms, back);
+  co_await ring_all_gather(group, within, buffers, back);
 }
 
 Task<void> reduce_scatter_by_hosts(GroupView& group, std::span<const Segment> parts, void* output,
@@ -133,16 +133,17 @@ Task<void> reduce_scatter_by_hosts(GroupView& group, std::span<const Segment> pa
                                first_step + within.size() - 1);
 }
 
-Task<void> all_gather_by_hosts(GroupView& group, std::span<const Bytes> rooms,
+Task<void> all_gather_by_hosts(GroupView& group, std::span<const Bytes> buffers,
                                std::uint32_t first_step) {
   const HostRings& rings = rings_of(group);
-  const auto room = [rooms](std::uint32_t rank) { return rooms[rank]; };
+  const auto buffer_of = [buffers](std::uint32_t rank) { return buffers[rank]; };
   if (!rings.two_levels()) {
-    co_await ring_all_gather(group, rings.all(), for_all<Bytes>(group, rings, room), first_step);
+    co_await ring_all_gather(group, rings.all(), for_all<Bytes>(group, rings, buffer_of),
+                             first_step);
     co_return;
   }
-  const std::span<const Bytes> of_hosts = for_this_place<Bytes>(group, rings, room);
-  const std::span<const Bytes> of_places = for_each_place<Bytes>(group, rings, room);
+  const std::span<const Bytes> of_hosts = for_this_place<Bytes>(group, rings, buffer_of);
+  const std::span<const Bytes> of_places = for_each_place<Bytes>(group, rings, buffer_of);
   co_await ring_all_gather(group, rings.across(), of_hosts, first_step);
   co_await ring_all_gather(group, rings.within(), of_places, first_step + rings.hosts() - 1);
 }

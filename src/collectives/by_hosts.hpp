@@ -32,9 +32,9 @@ engine::Task<void> reduce_scatter_by_hosts(engine::GroupView& group, std::span<c
                                            void* output, DataType type, ReduceOp op,
                                            std::uint32_t first_step);
 
-/// rooms: one per rank, of sizes that all ranks have agreed on; this rank's own holds its bytes.
+/// buffers: one per rank, of sizes that all ranks have agreed on; this rank's own holds its bytes.
 /// Takes at most P-1 steps.
-engine::Task<void> all_gather_by_hosts(engine::GroupView& group, std::span<const Bytes> rooms,
+engine::Task<void> all_gather_by_hosts(engine::GroupView& group, std::span<const Bytes> buffers,
                                        std::uint32_t first_step);
 
 }  // namespace gtopk::collectives

@@ -93,12 +93,12 @@ Task<void> sum_over_ranks(GroupView& group, CooEntries mine, DataType type, std:
   co_await collectives::reduce_over_ranks(group, counts.data(), ranks, DataType::kUint64,
                                           ReduceOp::kSum);
   std::vector<Block> blocks;
-  std::vector<Bytes> rooms;
+  std::vector<Bytes> buffers;
   std::uint64_t elements = 0;
   for (const std::uint64_t count : counts) {
-    const std::span<std::byte> room = group.buffer(count * (kPlaceBytes + row_bytes));
-    rooms.push_back(room);
-    blocks.push_back({room, count});
+    const std::span<std::byte> buffer = group.buffer(count * (kPlaceBytes + row_bytes));
+    buffers.push_back(buffer);
+    blocks.push_back({buffer, count});
     elements += count * row;
   }
   const Block& own = blocks[group.rank()];
@@ -109,7 +109,7 @@ Task<void> sum_over_ranks(GroupView& group, CooEntries mine, DataType type, std:
       std::memcpy(own.bytes.data() + mine.places.size_bytes(), mine.values, values);
     }
   }
-  co_await collectives::all_gather_by_hosts(group, rooms, collectives::reduction_steps(ranks));
+  co_await collectives::all_gather_by_hosts(group, buffers, collectives::reduction_steps(ranks));
   Computation adding =
       group.compute(elements, [&blocks, type, row, sum] { *sum = added_up(blocks, type, row); });
   co_await adding;

@@ -22,10 +22,10 @@ using Item = std::span<std::byte>;
 Item after_header(Item message) { return message.subspan(kHeaderBytes); }
 
 /// A buffer for a header and this many bytes.
-Item room_for(GroupView& group, std::size_t bytes) { return group.buffer(kHeaderBytes + bytes); }
+Item buffer_for(GroupView& group, std::size_t bytes) { return group.buffer(kHeaderBytes + bytes); }
 
 Item message_of(GroupView& group, std::uint64_t count, std::size_t bytes) {
-  const Item message = room_for(group, bytes);
+  const Item message = buffer_for(group, bytes);
   write_header(message, group, {.count = count, .flags = Header::kOtherWay});
   return message;
 }
@@ -145,7 +145,7 @@ Task<void> swap_directly(GroupView& group, std::size_t bytes, std::uint32_t firs
   const std::span<Item> arriving = items(group);
   std::ranges::fill(leaving, message_of(group, bytes, bytes));
   std::ranges::fill(after_header(leaving[0]), std::byte{0});
-  std::ranges::generate(arriving, [&] { return room_for(group, bytes); });
+  std::ranges::generate(arriving, [&] { return buffer_for(group, bytes); });
   co_await swap_with_all(group, first_step, leaving, arriving,
                          [bytes](std::uint32_t /*from*/) { return bytes; });
 }
@@ -165,7 +165,7 @@ Task<void> reduce_scatter_directly(GroupView& group, std::span<const Segment> pa
     if (op == ReduceOp::kPremulSum) {
       multiply(values.data(), part.size, type, factor);
     }
-    arriving[other] = other == rank ? leaving[rank] : room_for(group, own * element);
+    arriving[other] = other == rank ? leaving[rank] : buffer_for(group, own * element);
   }
   co_await swap_with_all(group, 0, leaving, arriving,
                          [own](std::uint32_t /*from*/) { return own; });
@@ -210,22 +210,22 @@ Task<void> reduce_directly(GroupView& group, void* data, std::uint64_t d, DataTy
   copy_bytes(data, result.data(), result.size());
 }
 
-Task<void> gather_directly(GroupView& group, std::span<const Bytes> rooms) {
+Task<void> gather_directly(GroupView& group, std::span<const Bytes> buffers) {
   const std::uint32_t rank = group.rank();
-  const Item own = rooms[rank].host();
+  const Item own = buffers[rank].host();
   const std::span<Item> leaving = items(group);
   const std::span<Item> arriving = items(group);
   std::ranges::fill(leaving, message_of(group, own.size(), own.size()));
   copy_bytes(after_header(leaving[0]).data(), own.data(), own.size());
   for (std::uint32_t other = 0; other < group.size(); ++other) {
-    arriving[other] = other == rank ? Item{} : room_for(group, rooms[other].size());
+    arriving[other] = other == rank ? Item{} : buffer_for(group, buffers[other].size());
   }
   co_await swap_with_all(group, 0, leaving, arriving,
-                         [rooms](std::uint32_t from) { return rooms[from].size(); });
+                         [buffers](std::uint32_t from) { return buffers[from].size(); });
   for (std::uint32_t other = 0; other < group.size(); ++other) {
     if (other != rank) {
       const Item came = after_header(arriving[other]);
-      copy_bytes(rooms[other].host().data(), came.data(), came.size());
+      copy_bytes(buffers[other].host().data(), came.data(), came.size());
     }
   }
 }

@@ -35,8 +35,8 @@ engine::Task<void> reduce_directly(engine::GroupView& group, void* data, std::ui
 engine::Task<void> reduce_scatter_directly(engine::GroupView& group, std::span<const Segment> parts,
                                            void* output, DataType type, ReduceOp op, double factor);
 
-/// rooms: the ranks' bytes in order, of agreed sizes, in host memory; this rank's own holds its
+/// buffers: the ranks' bytes in order, of agreed sizes, in host memory; this rank's own holds its
 /// bytes. They are written when everything has arrived.
-engine::Task<void> gather_directly(engine::GroupView& group, std::span<const Bytes> rooms);
+engine::Task<void> gather_directly(engine::GroupView& group, std::span<const Bytes> buffers);
 
 }  // namespace gtopk::collectives

@@ -28,18 +28,18 @@ using engine::Task;
 using Lengths = std::vector<std::uint64_t>;
 
 Task<void> gather_to(GroupView& group, std::uint32_t root, ConstBytes data,
-                     std::span<const Bytes> rooms) {
+                     std::span<const Bytes> buffers) {
   Lengths sent(group.size());
   Lengths expected(group.size());
   sent[root] = data.size();
-  for (std::uint32_t from = 0; from < rooms.size(); ++from) {
-    expected[from] = rooms[from].size();
+  for (std::uint32_t from = 0; from < buffers.size(); ++from) {
+    expected[from] = buffers[from].size();
   }
   const std::uint32_t step = collectives::step_after_lengths(group.size());
   std::vector<Message> incoming;
-  for (std::uint32_t from = 0; from < rooms.size(); ++from) {
+  for (std::uint32_t from = 0; from < buffers.size(); ++from) {
     if (from != root) {
-      incoming.push_back(group.recv(from, step, rooms[from]));
+      incoming.push_back(group.recv(from, step, buffers[from]));
     }
   }
   co_await collectives::agree_on_lengths(group, sent, expected);
@@ -49,36 +49,36 @@ Task<void> gather_to(GroupView& group, std::uint32_t root, ConstBytes data,
     co_await outgoing;
     co_return;
   }
-  collectives::keep(data, rooms[root]);
+  collectives::keep(data, buffers[root]);
   for (std::uint32_t from = 0; from < group.size(); ++from) {
     if (from == root) {
       continue;
     }
     Message& message = incoming[from < root ? from : from - 1];
     const std::size_t received = co_await message;
-    collectives::require_length(received, rooms[from].size(), group, from);
+    collectives::require_length(received, buffers[from].size(), group, from);
   }
 }
 
 Task<void> scatter_from(GroupView& group, std::uint32_t root, std::span<const ConstBytes> parts,
-                        Bytes room) {
+                        Bytes output) {
   Lengths sent(group.size());
   Lengths expected(group.size());
   for (std::uint32_t to = 0; to < parts.size(); ++to) {
     sent[to] = parts[to].size();
   }
-  expected[root] = room.size();
+  expected[root] = output.size();
   const std::uint32_t step = collectives::step_after_lengths(group.size());
   std::optional<Message> incoming;
   if (group.rank() != root) {
-    incoming.emplace(group.recv(root, step, room));
+    incoming.emplace(group.recv(root, step, output));
   }
   co_await collectives::agree_on_lengths(group, sent, expected);
 
   if (incoming) {
     Message& message = *incoming;
     const std::size_t received = co_await message;
-    collectives::require_length(received, room.size(), group, root);
+    collectives::require_length(received, output.size(), group, root);
     co_return;
   }
   std::vector<Message> outgoing;
@@ -87,7 +87,7 @@ Task<void> scatter_from(GroupView& group, std::uint32_t root, std::span<const Co
       outgoing.push_back(group.send(to, step, parts[to]));
     }
   }
-  collectives::keep(parts[root], room);
+  collectives::keep(parts[root], output);
   for (Message& message : outgoing) {
     co_await message;
   }
@@ -121,14 +121,14 @@ Lengths lengths(const auto& spans) {
 
 }  // namespace
 
-Collective gather(ConstBuffer data, const Buffers& rooms, std::uint32_t root) {
-  const DataType dtype = collectives::type_of_all("gather", rooms, data.dtype);
+Collective gather(ConstBuffer data, const Buffers& buffers, std::uint32_t root) {
+  const DataType dtype = collectives::type_of_all("gather", buffers, data.dtype);
   const ConstBytes sent = data.bytes();
   Collective collective;
   collective.name = "gather";
   collective.bytes = sent.size();
   collective.agreement = Agreement("gather").type("dtype", dtype).number("root", root);
-  const auto held = std::make_shared<const std::vector<Bytes>>(collectives::bytes_of_all(rooms));
+  const auto held = std::make_shared<const std::vector<Bytes>>(collectives::bytes_of_all(buffers));
   collective.check = [=](const GroupShape& group) {
     check_list("gather", "buffer", root, sent.size(), lengths(*held), group);
     if (group.rank == root) {
@@ -142,9 +142,9 @@ Collective gather(ConstBuffer data, const Buffers& rooms, std::uint32_t root) {
   return collective;
 }
 
-Collective scatter(const ConstBuffers& parts, Buffer room, std::uint32_t root) {
-  const DataType dtype = collectives::type_of_all("scatter", parts, room.dtype);
-  const Bytes received = room.bytes();
+Collective scatter(const ConstBuffers& parts, Buffer output, std::uint32_t root) {
+  const DataType dtype = collectives::type_of_all("scatter", parts, output.dtype);
+  const Bytes received = output.bytes();
   Collective collective;
   collective.name = "scatter";
   collective.bytes = received.size();

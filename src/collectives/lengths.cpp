@@ -43,12 +43,12 @@ Task<void> find_difference(GroupView& group, std::span<const std::uint64_t> sent
     if (from == group.rank()) {
       continue;
     }
-    const std::span<std::byte> room = theirs.subspan(from * kNumber, kNumber);
-    Message incoming = group.recv(from, first_step, room);
+    const std::span<std::byte> buffer = theirs.subspan(from * kNumber, kNumber);
+    Message incoming = group.recv(from, first_step, buffer);
     const std::size_t received = co_await incoming;
     require_length(received, kNumber, group, from);
     std::uint64_t number = 0;
-    std::memcpy(&number, room.data(), kNumber);
+    std::memcpy(&number, buffer.data(), kNumber);
     if (number == expected[from]) {
       continue;
     }

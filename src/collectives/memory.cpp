@@ -54,20 +54,21 @@ DataType common_type(std::string_view name, std::span<const DataType> types) {
   return first;
 }
 
-void keep(ConstBytes part, Bytes room) {
-  if (!part.empty() && part.data() != room.data()) {
-    std::ranges::copy(part.host(), room.host().begin());
+void keep(ConstBytes part, Bytes output) {
+  if (!part.empty() && part.data() != output.data()) {
+    std::ranges::copy(part.host(), output.host().begin());
   }
 }
 
-void check_kept(ConstBytes part, Bytes room, std::string_view operation, const GroupShape& group) {
-  if (part.empty() || part.data() == room.data()) {
+void check_kept(ConstBytes part, Bytes output, std::string_view operation,
+                const GroupShape& group) {
+  if (part.empty() || part.data() == output.data()) {
     return;
   }
   static constexpr std::string_view kWhy =
       "copies what a rank sends to itself, unless the buffers are the same";
   group.check_host(part.memory(), operation, kWhy);
-  group.check_host(room.memory(), operation, kWhy);
+  group.check_host(output.memory(), operation, kWhy);
 }
 
 }  // namespace gtopk::collectives

@@ -74,8 +74,8 @@ void check_each_moved(const std::ranges::range auto& messages, std::string_view 
 
 /// Copies what this rank sends to itself, unless it is already there; a copy needs both in host
 /// memory.
-void keep(ConstBytes part, Bytes room);
+void keep(ConstBytes part, Bytes output);
 /// Throws Error{kInvalidArgument} if keep() would have to copy on a device.
-void check_kept(ConstBytes part, Bytes room, std::string_view operation, const GroupShape& group);
+void check_kept(ConstBytes part, Bytes output, std::string_view operation, const GroupShape& group);
 
 }  // namespace gtopk::collectives

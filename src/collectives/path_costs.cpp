@@ -29,21 +29,21 @@ double nanoseconds_since(transport::TimePoint begin, GroupView& group) {
   return std::chrono::duration<double, std::nano>(group.now() - begin).count();
 }
 
-/// Lowers `best` to the duration of the exchange. `room`: capacity for what ranks that do not
-/// measure send at first.
+/// Lowers `best` to the duration of the exchange. `capacity`: the bytes that ranks which
+/// do not measure may send at first.
 template <class Exchange>
-Task<void> time(GroupView& group, std::uint32_t& step, std::size_t room, double& best,
+Task<void> time(GroupView& group, std::uint32_t& step, std::size_t capacity, double& best,
                 Exchange exchange) {
   const std::uint32_t steps = Tree(group.size()).end_step();
   // Ranks leave the previous step at different times.
-  co_await agree(group, step, Header::kMeasures, step == 0 ? room : 0);
+  co_await agree(group, step, Header::kMeasures, step == 0 ? capacity : 0);
   const transport::TimePoint begin = group.now();
   co_await exchange(step + steps);
   best = std::min(best, nanoseconds_since(begin, group));
   step += 2 * steps;
 }
 
-Task<PathCosts> measure(GroupView& group, const DensePaths& paths, std::size_t room) {
+Task<PathCosts> measure(GroupView& group, const DensePaths& paths, std::size_t capacity) {
   constexpr double kNever = std::numeric_limits<double>::max();
   const std::size_t bytes =
       std::clamp(kMeasuredBytes / (group.size() - 1), kLeastMeasured, kMostMeasured);
@@ -53,13 +53,13 @@ Task<PathCosts> measure(GroupView& group, const DensePaths& paths, std::size_t r
     if (i <= 1) {  // the first connects
       best.fill(kNever);
     }
-    Task<void> first =
-        time(group, step, room, best[0], [&](std::uint32_t from) { return agree(group, from); });
+    Task<void> first = time(group, step, capacity, best[0],
+                            [&](std::uint32_t from) { return agree(group, from); });
     co_await first;
-    Task<void> second = time(group, step, room, best[1],
+    Task<void> second = time(group, step, capacity, best[1],
                              [&](std::uint32_t from) { return swap_directly(group, 0, from); });
     co_await second;
-    Task<void> third = time(group, step, room, best[2],
+    Task<void> third = time(group, step, capacity, best[2],
                             [&](std::uint32_t from) { return swap_directly(group, bytes, from); });
     co_await third;
   }

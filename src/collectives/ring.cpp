@@ -110,8 +110,8 @@ class AllReduceLoad {
         reducing_steps_(ranks - 1),
         type_(type),
         op_(op),
-        room_(parts.room()),
-        rooms_(group.buffer(kWindow * room_)) {}
+        piece_capacity_(parts.piece_capacity()),
+        workspace_(group.buffer(kWindow * piece_capacity_)) {}
 
   [[nodiscard]] std::span<std::byte> leaves(RingPiece piece) const { return place(piece); }
   [[nodiscard]] std::span<std::byte> lands(RingPiece piece) const {
@@ -119,7 +119,7 @@ class AllReduceLoad {
     if (!reduces(piece)) {
       return at;
     }
-    return rooms_.subspan((index(piece) % kWindow) * room_, at.size());
+    return workspace_.subspan((index(piece) % kWindow) * piece_capacity_, at.size());
   }
   /// A final piece overwrites what the send of n-1 steps ago, of the same part, reads.
   [[nodiscard]] std::uint64_t reads_until(RingPiece piece) const {
@@ -146,8 +146,8 @@ class AllReduceLoad {
   std::uint32_t reducing_steps_;
   DataType type_;
   ReduceOp op_;
-  std::size_t room_;
-  std::span<std::byte> rooms_;
+  std::size_t piece_capacity_;
+  std::span<std::byte> workspace_;
 };
 
 /// A sum that is passed on stays in its own buffer until it has been sent; the buffers of two steps
@@ -161,8 +161,8 @@ class ReduceScatterLoad {
         last_step_(ranks - 2),
         type_(type),
         op_(op),
-        room_(parts.room()),
-        rooms_(group.buffer(std::min(ranks - 1, 2U) * parts.pieces() * room_)) {}
+        piece_capacity_(parts.piece_capacity()),
+        workspace_(group.buffer(std::min(ranks - 1, 2U) * parts.pieces() * piece_capacity_)) {}
 
   [[nodiscard]] std::span<std::byte> leaves(RingPiece piece) const {
     return piece.step == 0 ? mine(piece) : sum(piece, piece.step - 1);
@@ -184,8 +184,8 @@ class ReduceScatterLoad {
     return parts_.piece(piece.part, piece.number);
   }
   [[nodiscard]] std::span<std::byte> sum(RingPiece piece, std::uint32_t step) const {
-    const std::size_t room = (step % 2) * parts_.pieces() + piece.number;
-    return rooms_.subspan(room * room_, mine(piece).size());
+    const std::size_t slot = (step % 2) * parts_.pieces() + piece.number;
+    return workspace_.subspan(slot * piece_capacity_, mine(piece).size());
   }
 
   RingParts parts_;
@@ -193,17 +193,17 @@ class ReduceScatterLoad {
   std::uint32_t last_step_;
   DataType type_;
   ReduceOp op_;
-  std::size_t room_;
-  std::span<std::byte> rooms_;
+  std::size_t piece_capacity_;
+  std::span<std::byte> workspace_;
 };
 
 /// Each part has its place and stays there.
 struct AllGatherLoad {
-  std::span<const Bytes> rooms;
+  std::span<const Bytes> buffers;
   std::size_t per_part;
 
   [[nodiscard]] Bytes leaves(RingPiece piece) const {
-    return rooms[piece.part * per_part + piece.number];
+    return buffers[piece.part * per_part + piece.number];
   }
   [[nodiscard]] Bytes lands(RingPiece piece) const { return leaves(piece); }
   [[nodiscard]] static std::uint64_t reads_until(RingPiece /*piece*/) { return 0; }
@@ -236,11 +236,11 @@ Task<void> ring_reduce_scatter(GroupView& group, Ring ring, RingParts parts, Rin
   return go_round(group, ring, of_sums(ring, ring.size() - 1, parts), load, first_step);
 }
 
-Task<void> ring_all_gather(GroupView& group, Ring ring, std::span<const Bytes> rooms,
+Task<void> ring_all_gather(GroupView& group, Ring ring, std::span<const Bytes> buffers,
                            std::uint32_t first_step) {
-  const std::size_t per_part = rooms.size() / ring.size();
+  const std::size_t per_part = buffers.size() / ring.size();
   const RingOrder order(ring.size(), ring.place, 0, ring.size() - 1, per_part);
-  return go_round(group, ring, order, AllGatherLoad{rooms, per_part}, first_step);
+  return go_round(group, ring, order, AllGatherLoad{buffers, per_part}, first_step);
 }
 
 }  // namespace gtopk::collectives

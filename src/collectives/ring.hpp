@@ -38,9 +38,9 @@ engine::Task<void> ring_reduce_scatter(engine::GroupView& group, Ring ring, Ring
                                        RingParts output, DataType type, ReduceOp op,
                                        std::uint32_t first_step);
 
-/// rooms: an equal number for each place, place after place, of sizes that all ranks have agreed
+/// buffers: an equal number for each place, place after place, of sizes that all ranks have agreed
 /// on; this rank's own hold its bytes. Takes n-1 steps.
 engine::Task<void> ring_all_gather(engine::GroupView& group, Ring ring,
-                                   std::span<const Bytes> rooms, std::uint32_t first_step);
+                                   std::span<const Bytes> buffers, std::uint32_t first_step);
 
 }  // namespace gtopk::collectives

@@ -34,7 +34,7 @@ class RingParts {
   /// Pieces of a segment.
   [[nodiscard]] std::uint64_t pieces_of_segment() const { return pieces_; }
   /// The most bytes in a piece.
-  [[nodiscard]] std::size_t room() const {
+  [[nodiscard]] std::size_t piece_capacity() const {
     return (longest(segments_) + pieces_ - 1) / pieces_ * element_;
   }
   [[nodiscard]] std::span<std::byte> piece(std::uint32_t part, std::uint64_t number) const {

@@ -258,10 +258,10 @@ transport::Tag GroupView::tag_of(std::uint32_t to, std::uint32_t step, std::uint
                                    chunk);
 }
 
-Message GroupView::recv(std::uint32_t from, std::uint32_t step, Bytes room, std::uint32_t chunk) {
+Message GroupView::recv(std::uint32_t from, std::uint32_t step, Bytes buffer, std::uint32_t chunk) {
   const transport::Tag tag =
       transport::collective_tag(operation_.group().id(), from, operation_.sequence(), step, chunk);
-  return Message(operation_.recv(from, tag, room));
+  return Message(operation_.recv(from, tag, buffer));
 }
 
 std::uint64_t GroupView::charge(std::uint32_t to, std::uint64_t bytes) {
@@ -281,8 +281,8 @@ Message GroupView::send_header(std::uint32_t to, std::int32_t tag, ConstBytes da
       operation_.send(to, transport::point_to_point_tag(group.id_at(to), group.rank(), tag), data));
 }
 
-Message GroupView::recv_header(std::uint32_t from, std::int32_t tag, Bytes room) {
-  MessageSlot& slot = operation_.recv(from, header_tag(from, tag), room);
+Message GroupView::recv_header(std::uint32_t from, std::int32_t tag, Bytes buffer) {
+  MessageSlot& slot = operation_.recv(from, header_tag(from, tag), buffer);
   slot.is_header = true;
   return Message(slot);
 }
@@ -296,7 +296,8 @@ void GroupView::leave_unread(std::uint32_t from, std::int32_t tag,
   throw Error(operation_.cause().value());
 }
 
-std::size_t GroupView::read_again(std::uint32_t from, std::int32_t tag, std::span<std::byte> room) {
+std::size_t GroupView::read_again(std::uint32_t from, std::int32_t tag,
+                                  std::span<std::byte> buffer) {
   auto& unread = operation_.group().unread;
   const auto found = unread.empty() ? unread.end() : unread.find(header_tag(from, tag));
   if (found == unread.end()) {
@@ -304,7 +305,7 @@ std::size_t GroupView::read_again(std::uint32_t from, std::int32_t tag, std::spa
   }
   const std::vector<std::byte> message = std::move(found->second);
   unread.erase(found);
-  std::memcpy(room.data(), message.data(), std::min(room.size(), message.size()));
+  std::memcpy(buffer.data(), message.data(), std::min(buffer.size(), message.size()));
   return message.size();
 }
 
@@ -338,9 +339,9 @@ Message GroupView::send_payload(std::uint32_t to, std::uint32_t serial, ConstByt
       operation_.send(to, transport::payload_tag(group.id_at(to), group.rank(), serial), data));
 }
 
-Message GroupView::recv_payload(std::uint32_t from, std::uint32_t serial, Bytes room) {
+Message GroupView::recv_payload(std::uint32_t from, std::uint32_t serial, Bytes buffer) {
   return Message(
-      operation_.recv(from, transport::payload_tag(operation_.group().id(), from, serial), room));
+      operation_.recv(from, transport::payload_tag(operation_.group().id(), from, serial), buffer));
 }
 
 void GroupView::expect_payload(std::uint32_t from, std::uint32_t serial) {

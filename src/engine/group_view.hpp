@@ -1,9 +1,9 @@
 // Engine: what an algorithm sees of a group: ranks, messages to await, buffers, and a thread for
 // long arithmetic.
 //
-//   Message incoming = group.recv(partner, step, room);   // posted here
-//   Message outgoing = group.send(partner, step, list);   // on its way here
-//   const std::size_t bytes = co_await incoming;          // throws gtopk::Error
+//   Message incoming = group.recv(partner, step, buffer);  // posted here
+//   Message outgoing = group.send(partner, step, list);    // on its way here
+//   const std::size_t bytes = co_await incoming;           // throws gtopk::Error
 #pragma once
 
 #include <coroutine>
@@ -229,7 +229,7 @@ class GroupView {
   }
   /// The number of connections to that rank.
   [[nodiscard]] std::uint32_t connections(std::uint32_t to) const;
-  [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, Bytes room,
+  [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, Bytes buffer,
                              std::uint32_t chunk = 0);
 
   // The parts of a point-to-point message; engine/point_to_point.hpp combines them.
@@ -247,22 +247,22 @@ class GroupView {
   [[nodiscard]] Message send_header(std::uint32_t to, std::int32_t tag, ConstBytes data);
   /// Awaiting returns the length of what was sent, which may exceed the capacity, even if the
   /// operation has failed in the meantime: see leave_unread().
-  [[nodiscard]] Message recv_header(std::uint32_t from, std::int32_t tag, Bytes room);
+  [[nodiscard]] Message recv_header(std::uint32_t from, std::int32_t tag, Bytes buffer);
   [[nodiscard]] bool failed() const { return operation_.cause().has_value(); }
   /// The operation has failed, and this message has come: leaves it to the next receive, and
   /// throws.
   [[noreturn]] void leave_unread(std::uint32_t from, std::int32_t tag,
                                  std::span<const std::byte> message);
-  /// Copies a message that was left unread, as far as there is room. Returns its length; 0: none.
+  /// Copies a message that was left unread, as far as it fits. Returns its length; 0: none.
   [[nodiscard]] std::size_t read_again(std::uint32_t from, std::int32_t tag,
-                                       std::span<std::byte> room);
+                                       std::span<std::byte> buffer);
   /// Tells the sender, if that window was its own, in time how much of it is free again.
   void matched(std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
   [[nodiscard]] Message send_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data);
   /// The same once the receiver clears it.
   [[nodiscard]] Message hold_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data);
   void clear_payload(std::uint32_t from, std::uint32_t serial);
-  [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial, Bytes room);
+  [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial, Bytes buffer);
   /// If the operation fails before that payload arrives, the payload is discarded on arrival.
   void expect_payload(std::uint32_t from, std::uint32_t serial);
   /// Whether the sender has withdrawn that message; clears its mark and those of earlier messages.

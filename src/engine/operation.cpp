@@ -294,14 +294,14 @@ void Operation::post_held(MessageSlot& slot, transport::Tag tag, ConstBytes data
   post(slot, tag, data);
 }
 
-MessageSlot& Operation::recv(std::uint32_t from, transport::Tag tag, Bytes room) {
-  if (!room.memory().is_host()) {
-    enter(room.memory(), from);
+MessageSlot& Operation::recv(std::uint32_t from, transport::Tag tag, Bytes buffer) {
+  if (!buffer.memory().is_host()) {
+    enter(buffer.memory(), from);
   }
   MessageSlot& slot = take_slot(true, from);
   const transport::PeerId peer = group_->peer(from);
   engine_.contact(peer);
-  engine_.transport().recv(peer, tag, room, slot.request);
+  engine_.transport().recv(peer, tag, buffer, slot.request);
   if (engine_.has_left(peer)) {
     withdraw_from_departed(slot);
   }

@@ -114,7 +114,7 @@ class Operation {
   // Used by GroupView and its awaitables.
   MessageSlot& send(std::uint32_t to, transport::Tag tag, ConstBytes data,
                     std::uint32_t connection = 0);
-  MessageSlot& recv(std::uint32_t from, transport::Tag tag, Bytes room);
+  MessageSlot& recv(std::uint32_t from, transport::Tag tag, Bytes buffer);
   /// Adds a message that is posted when its receiver clears it: see FlowControl.
   MessageSlot& hold(std::uint32_t to, std::uint32_t serial, transport::Tag tag, ConstBytes data);
   void post_held(MessageSlot& slot, transport::Tag tag, ConstBytes data);

@@ -33,8 +33,8 @@ bool travels_with_header(const TransferHeader& header) {
 
 /// Buffer for a header of that rank and tag, and for what may be sent with it: a message of that
 /// many bytes or, if any was withdrawn, one of any length, so that its header shows whether it was.
-std::span<std::byte> room_for_header(GroupView& group, std::uint32_t from, std::int32_t tag,
-                                     std::size_t bytes) {
+std::span<std::byte> buffer_for_header(GroupView& group, std::uint32_t from, std::int32_t tag,
+                                       std::size_t bytes) {
   const std::size_t payload = is_short(bytes) ? bytes : 0;
   return group.buffer(sizeof(TransferHeader) +
                       (group.any_withdrawn(from, tag) ? kShortPayloadBytes : payload));
@@ -64,9 +64,9 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
                           group.member(from), message.size()));
 }
 
-/// The header of a message of `received` bytes from that rank, of which `message` is the room: a
-/// receive has matched it. Nullopt if it was withdrawn, so that the receive takes the next. Throws
-/// if the receive has failed, and leaves it to the next one.
+/// The header of a message of `received` bytes from that rank, which is in `message`: a receive has
+/// matched it. Nullopt if it was withdrawn, so that the receive takes the next. Throws if the
+/// receive has failed, and leaves it to the next one.
 std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from, std::int32_t tag,
                                             std::size_t received,
                                             std::span<const std::byte> message,
@@ -92,25 +92,25 @@ std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from
 
 /// Receives what a header announces: the payload is in `message`, too, or follows.
 Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader header,
-                        std::span<const std::byte> message, Bytes room) {
+                        std::span<const std::byte> message, Bytes buffer) {
   const bool follows = !travels_with_header(header);
   if (follows) {
     group.expect_payload(from, header.serial);
   }
-  if (header.bytes != room.size()) {
-    throw_does_not_fit(group, from, header.bytes, room.size());
+  if (header.bytes != buffer.size()) {
+    throw_does_not_fit(group, from, header.bytes, buffer.size());
   }
   if (follows) {
-    Message payload = group.recv_payload(from, header.serial, room);
+    Message payload = group.recv_payload(from, header.serial, buffer);
     const std::size_t received = co_await payload;
-    if (received == room.size()) {
+    if (received == buffer.size()) {
       co_return;
     }
     throw Error(ErrorKind::kMismatch, fmt::format("{} announced {} bytes and sent {}",
-                                                  group.member(from), room.size(), received));
+                                                  group.member(from), buffer.size(), received));
   }
-  if (!room.empty()) {
-    std::memcpy(room.host().data(), message.data() + sizeof header, room.size());
+  if (!buffer.empty()) {
+    std::memcpy(buffer.host().data(), message.data() + sizeof header, buffer.size());
   }
 }
 
@@ -149,12 +149,12 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes
   co_await payload;
 }
 
-Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes room) {
+Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes buffer) {
   std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
   ReceiveTurn& mine = *turn;
   co_await mine;
   // Only now: many receives may wait behind each other.
-  const std::span<std::byte> message = room_for_header(group, from, tag, room.size());
+  const std::span<std::byte> message = buffer_for_header(group, from, tag, buffer.size());
   std::optional<TransferHeader> header;
   while (!header) {
     std::size_t received = group.read_again(from, tag, message);
@@ -162,13 +162,13 @@ Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes ro
       Message head = group.recv_header(from, tag, message);
       received = co_await head;
     }
-    header = accept_header(group, from, tag, received, message, room.size());
+    header = accept_header(group, from, tag, received, message, buffer.size());
   }
   turn.reset();
-  co_await take_payload(group, from, *header, message, room);
+  co_await take_payload(group, from, *header, message, buffer);
 }
 
-Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room) {
+Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes buffer) {
   for (;;) {
     std::optional<AnySender> place(std::in_place, group, tag);
     AnySender& sender = *place;
@@ -181,16 +181,16 @@ Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room) {
     std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
     ReceiveTurn& mine = *turn;
     co_await mine;
-    const std::span<std::byte> message = room_for_header(group, from, tag, room.size());
+    const std::span<std::byte> message = buffer_for_header(group, from, tag, buffer.size());
     std::size_t received = group.read_again(from, tag, message);
     if (received == 0) {
       Message head = group.recv_header(from, tag, message);
       received = co_await head;
     }
-    const auto header = accept_header(group, from, tag, received, message, room.size());
+    const auto header = accept_header(group, from, tag, received, message, buffer.size());
     turn.reset();
     if (header) {
-      co_await take_payload(group, from, *header, message, room);
+      co_await take_payload(group, from, *header, message, buffer);
       co_return from;
     }
   }

@@ -26,12 +26,12 @@ inline constexpr std::size_t kShortPayloadBytes = kShortMessageBytes - kTransfer
 /// the receives.
 Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes data);
 
-/// Throws Error{kMismatch} with both sides' sizes unless exactly `room.size()` bytes were sent.
+/// Throws Error{kMismatch} with both sides' sizes unless exactly `buffer.size()` bytes were sent.
 /// Messages of one sender and tag are received in the order in which they were sent.
-Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes room);
+Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes buffer);
 
 /// The same from the rank that sends first, which may be this one; returns that rank. Does not take
 /// messages that a receive naming their sender waits for.
-Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room);
+Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes buffer);
 
 }  // namespace gtopk::engine
