@@ -41,8 +41,8 @@ void check_pieces(const std::vector<at::Tensor>& tensors) {
 
 /// Empty, or {indices, values} of equal length; a result of all elements has no indices to record.
 /// Their memory is appended to `at`.
-Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
-                       const SparseOptions& options, std::vector<Contiguous>& at) {
+Delivered delivered_buffers(const std::vector<at::Tensor>& delivered, DataType type,
+                            const SparseOptions& options, std::vector<Contiguous>& at) {
   if (delivered.empty()) {
     return {};
   }
@@ -122,7 +122,8 @@ WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
   const at::Tensor& tensor = only(tensors, "broadcast");
   const Staging staging = staging_of(tensor, std::nullopt, kShortBroadcast);
   const bool reads = rank_ == opts.rootRank && staging == Staging::kStaged;
-  const Contiguous at = reads ? writable(tensor, "broadcast") : room(tensor, "broadcast", staging);
+  const Contiguous at =
+      reads ? writable(tensor, "broadcast") : destination(tensor, "broadcast", staging);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BROADCAST, "gtopk:broadcast", tensors,
                                              std::vector{at}, tensors);
   return run(std::move(work), opts.timeout, [&] {
@@ -139,7 +140,7 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   TORCH_CHECK_VALUE(outputs.size() == 1 && outputs[0].size() == static_cast<std::size_t>(size_),
                     "gtopk: all_gather needs one list of ", size_, " output tensors");
   std::vector<Contiguous> at;
-  Buffers rooms;
+  Buffers buffers;
   std::size_t bytes = 0;
   for (const at::Tensor& output : outputs[0]) {
     check_dense(output, "all_gather");
@@ -149,8 +150,8 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
     TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: all_gather needs outputs of the ",
                       "input's dtype (", input.dtype(), "), given ", output.dtype());
     const std::size_t copied = bytes <= kShortAllGather ? kShortAllGather : kShortMessage;
-    at.push_back(room(output, "all_gather", staging_of(output, std::nullopt, copied)));
-    rooms.push_back(at.back().buffer(type_to_move(input)));
+    at.push_back(destination(output, "all_gather", staging_of(output, std::nullopt, copied)));
+    buffers.push_back(at.back().buffer(type_to_move(input)));
   }
   const at::Tensor& own = at[static_cast<std::size_t>(rank_)].memory;
   TORCH_CHECK_VALUE(own.numel() == input.numel(), "gtopk: all_gather needs output ", rank_,
@@ -159,7 +160,7 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   copy_elements(own, input);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER, "gtopk:all_gather", inputs,
                                              std::move(at), outputs[0]);
-  return run(std::move(work), opts.timeout, [&] { return all_gather(rooms); });
+  return run(std::move(work), opts.timeout, [&] { return all_gather(buffers); });
 }
 
 WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -171,15 +172,16 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                     "gtopk: all_gather_into_tensor needs ", size_, " x ", input.numel(),
                     " elements of ", input.dtype(), " as output, given ", output.numel(), " of ",
                     output.dtype());
-  const Contiguous at =
-      room(output, "all_gather_into_tensor", staging_of(output, std::nullopt, kShortAllGather));
+  const Contiguous at = destination(output, "all_gather_into_tensor",
+                                    staging_of(output, std::nullopt, kShortAllGather));
   const Buffer all = at.buffer(type_to_move(input));
-  Buffers rooms;
-  const std::uint64_t room = all.count / static_cast<std::uint64_t>(size_);
-  for (std::uint64_t begin = 0; rooms.size() < static_cast<std::size_t>(size_); begin += room) {
-    rooms.push_back(part_of(all, begin, room));
+  Buffers buffers;
+  const std::uint64_t per_rank = all.count / static_cast<std::uint64_t>(size_);
+  for (std::uint64_t begin = 0; buffers.size() < static_cast<std::size_t>(size_);
+       begin += per_rank) {
+    buffers.push_back(part_of(all, begin, per_rank));
   }
-  const Bytes own = rooms[static_cast<std::size_t>(rank_)].bytes();
+  const Bytes own = buffers[static_cast<std::size_t>(rank_)].bytes();
   // FSDP gathers from the output itself, so nothing needs copying.
   const bool there = lies_in_order(input) && own.data() == input.const_data_ptr();
   if (!there && !at.tensor.device().is_cpu()) {
@@ -190,7 +192,7 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   auto work =
       c10::make_intrusive<GtopkWork>(rank_, OpType::_ALLGATHER_BASE, "gtopk:_all_gather_base",
                                      std::vector{input}, std::vector{at}, std::vector{output});
-  return run(std::move(work), opts.timeout, [&] { return all_gather(rooms); });
+  return run(std::move(work), opts.timeout, [&] { return all_gather(buffers); });
 }
 
 WorkPointer GtopkBackend::barrier(const c10d::BarrierOptions& opts) {
@@ -234,7 +236,7 @@ WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag
 WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int tag) {
   const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "recv");
-  const Contiguous at = room(tensor, "recv", staging_of(tensor, from));
+  const Contiguous at = destination(tensor, "recv", staging_of(tensor, from));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECV, "gtopk:recv", tensors,
                                              std::vector{at}, tensors);
   work->source() = static_cast<std::uint32_t>(from);
@@ -246,7 +248,7 @@ WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int t
 WorkPointer GtopkBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
   const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "recv");
-  const Contiguous at = room(tensor, "recv", staging_of(tensor));
+  const Contiguous at = destination(tensor, "recv", staging_of(tensor));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECVANYSOURCE, "gtopk:recvAnySource",
                                              tensors, std::vector{at}, tensors);
   std::uint32_t& source = work->source();  // the engine keeps the Work until the operation is
@@ -312,7 +314,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     at.push_back(writable(*momentum, "sparse_all_reduce's momentum"));
     options.momentum = at.back().buffer(accumulation_type(type)).data;
   }
-  const Delivered note = room_to_note(delivered, type, options, at);
+  const Delivered note = delivered_buffers(delivered, type, options, at);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors, std::move(at), tensors);
   if (options.gate) {
@@ -337,7 +339,7 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
                                                       std::chrono::milliseconds timeout,
                                                       const std::vector<at::Tensor>& delivered,
                                                       std::vector<Contiguous> at) {
-  const Delivered note = room_to_note(delivered, tensors.dtype, options, at);
+  const Delivered note = delivered_buffers(delivered, tensors.dtype, options, at);
   step->begin();
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors.pieces, std::move(at), tensors.pieces);

@@ -66,9 +66,9 @@ struct SideBySide {
 
 /// One tensor per rank, of any types, as bytes in P equal buffers in which each tensor is aligned
 /// for its elements.
-class Rooms {
+class GatherBuffers {
  public:
-  Rooms(const std::vector<at::Tensor>& inputs, int rank, int size, const char* what)
+  GatherBuffers(const std::vector<at::Tensor>& inputs, int rank, int size, const char* what)
       : inputs_(inputs), size_(size) {
     std::int64_t end = 0;
     for (const at::Tensor& input : inputs) {
@@ -95,15 +95,15 @@ class Rooms {
   }
 
   [[nodiscard]] std::vector<std::span<std::byte>> spans() const {
-    std::vector<std::span<std::byte>> rooms;
+    std::vector<std::span<std::byte>> buffers;
     const std::span<std::byte> all{static_cast<std::byte*>(memory_.mutable_data_ptr()),
                                    memory_.nbytes()};
-    const std::size_t room = all.size() / static_cast<std::size_t>(size_);
-    rooms.reserve(static_cast<std::size_t>(size_));
+    const std::size_t bytes = all.size() / static_cast<std::size_t>(size_);
+    buffers.reserve(static_cast<std::size_t>(size_));
     for (int rank = 0; rank < size_; ++rank) {
-      rooms.push_back(all.subspan(static_cast<std::size_t>(rank) * room, room));
+      buffers.push_back(all.subspan(static_cast<std::size_t>(rank) * bytes, bytes));
     }
-    return rooms;
+    return buffers;
   }
 
  private:
@@ -174,7 +174,7 @@ WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor
   TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " takes at least one tensor, given none");
   TORCH_CHECK_VALUE(outputs.size() == static_cast<std::size_t>(size_), "gtopk: ", kWhat, " needs ",
                     size_, " lists of outputs, one per rank, given ", outputs.size());
-  const Rooms rooms(inputs, rank_, size_, kWhat);
+  const GatherBuffers buffers(inputs, rank_, size_, kWhat);
   std::vector<Contiguous> at;
   std::vector<at::Tensor> result;
   for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
@@ -189,14 +189,14 @@ WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor
                         "), given ", output.numel(), " of ", output.dtype());
       const BelowAutograd below;
       const auto row = static_cast<std::int64_t>(rank);
-      at.push_back({output, rooms.rows(i)[row].view(output.sizes())});
+      at.push_back({output, buffers.rows(i)[row].view(output.sizes())});
       result.push_back(output);
     }
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER_COALESCED, "gtopk:all_gather",
                                              inputs, std::move(at), std::move(result));
   return run(std::move(work), opts.timeout, [&] {
-    return coalesced(all_gather(Buffers(rooms.spans(), type_of_all(inputs))), bytes_of(inputs));
+    return coalesced(all_gather(Buffers(buffers.spans(), type_of_all(inputs))), bytes_of(inputs));
   });
 }
 
@@ -207,7 +207,7 @@ WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor
   static constexpr const char* kWhat = "all_gather_into_tensor_coalesced";
   TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " takes at least one tensor, given none");
   check_as_many(outputs, inputs, kWhat);
-  const Rooms rooms(inputs, rank_, size_, kWhat);
+  const GatherBuffers buffers(inputs, rank_, size_, kWhat);
   std::vector<Contiguous> at;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_dense(outputs[i], kWhat);
@@ -219,13 +219,13 @@ WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor
         outputs[i].dtype());
     const at::Tensor rows = rows_of(outputs[i], size_, kWhat);
     const BelowAutograd below;
-    at.push_back({rows, rooms.rows(i).view(rows.sizes())});
+    at.push_back({rows, buffers.rows(i).view(rows.sizes())});
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::COALESCED,
                                              "gtopk:all_gather_into_tensor_coalesced", inputs,
                                              std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&] {
-    return coalesced(all_gather(Buffers(rooms.spans(), type_of_all(inputs))), bytes_of(inputs));
+    return coalesced(all_gather(Buffers(buffers.spans(), type_of_all(inputs))), bytes_of(inputs));
   });
 }
 

@@ -32,8 +32,8 @@ bool may_overlap(const at::Tensor& tensor) {
   return false;
 }
 
-/// The buffer for a tensor on a device.
-Contiguous room_of(const at::Tensor& tensor) {
+/// The staging buffer of a tensor on a device.
+Contiguous staging_buffer(const at::Tensor& tensor) {
   return {tensor, staging_memory(tensor.sizes(), tensor.scalar_type(), tensor.device())};
 }
 
@@ -84,7 +84,7 @@ Contiguous contiguous(const at::Tensor& tensor, Staging staging) {
     return in_place(tensor);
   }
   if (!tensor.device().is_cpu()) {
-    const Contiguous staged = room_of(tensor);
+    const Contiguous staged = staging_buffer(tensor);
     copy_elements(staged.memory, tensor);
     return staged;
   }
@@ -104,12 +104,12 @@ Contiguous writable(const at::Tensor& tensor, const char* what) {
   return contiguous(tensor);
 }
 
-Contiguous room(const at::Tensor& tensor, const char* what, Staging staging) {
+Contiguous destination(const at::Tensor& tensor, const char* what, Staging staging) {
   if (tensor.device().is_cpu()) {
     return writable(tensor, what);
   }
   check_writable(tensor, what);
-  return staging == Staging::kInPlace ? in_place(tensor) : room_of(tensor);
+  return staging == Staging::kInPlace ? in_place(tensor) : staging_buffer(tensor);
 }
 
 void copy_elements(const at::Tensor& to, const at::Tensor& from) {

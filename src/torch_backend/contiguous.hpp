@@ -46,8 +46,8 @@ struct Contiguous {
 /// Also for writing. Throws ValueError if elements of the tensor share memory.
 [[nodiscard]] Contiguous writable(const at::Tensor& tensor, const char* what);
 /// For writing only: nothing is read from a device.
-[[nodiscard]] Contiguous room(const at::Tensor& tensor, const char* what,
-                              Staging staging = Staging::kStaged);
+[[nodiscard]] Contiguous destination(const at::Tensor& tensor, const char* what,
+                                     Staging staging = Staging::kStaged);
 
 /// Throws ValueError as writable() does.
 void check_writable(const at::Tensor& tensor, const char* what);

@@ -40,15 +40,15 @@ at::Tensor elements_at(const at::Tensor& memory, const ConstBuffer& part) {
 
 /// What this rank sends to itself. On a device this copies it to its destination, as the core
 /// copies nothing there, and returns the destination for the core.
-ConstBuffer kept(const ConstBuffer& part, const at::Tensor& from, const Buffer& room,
+ConstBuffer kept(const ConstBuffer& part, const at::Tensor& from, const Buffer& output,
                  const at::Tensor& to) {
-  const bool to_copy = !room.memory.is_host() && part.data != room.data &&
-                       part.count == room.count && part.count != 0;
+  const bool to_copy = !output.memory.is_host() && part.data != output.data &&
+                       part.count == output.count && part.count != 0;
   if (!to_copy) {
     return part;
   }
-  copy_elements(elements_at(to, room), elements_at(from, part));
-  return room;
+  copy_elements(elements_at(to, output), elements_at(from, part));
+  return output;
 }
 
 /// In place only if both are in place.
@@ -131,7 +131,7 @@ WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
                     "input ", rank_, ", of ", own.numel(), " elements, given ", output.numel());
   const DataType type = data_type(output);
   const auto [op, factor] = reduction(opts.reduceOp);
-  const Contiguous result = room(output, kWhat);
+  const Contiguous result = destination(output, kWhat);
   std::vector<Contiguous> at{result};
   ConstBuffers parts;
   for (const at::Tensor& input : inputs[0]) {
@@ -155,7 +155,7 @@ WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
                     input.dtype());
   const DataType type = data_type(output);
   const auto [op, factor] = reduction(opts.reduceOp);
-  const Contiguous result = room(output, kWhat);
+  const Contiguous result = destination(output, kWhat);
   const Contiguous whole = held(contiguous(input));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::_REDUCE_SCATTER_BASE,
                                              "gtopk:_reduce_scatter_base", std::vector{input},
@@ -178,19 +178,19 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                     " needs tensors of one dtype, given ", input.dtype(), " and ", output.dtype());
   const Staging staging = common(staging_of(input), staging_of(output));
   const Contiguous sent = held(contiguous(input, staging));
-  const Contiguous received = room(output, kWhat, staging);
+  const Contiguous received = destination(output, kWhat, staging);
   const DataType type = type_to_move(input);
   const Buffers given = split_rows(sent, type, size_, input_splits, "input");
-  Buffers rooms = split_rows(received, type, size_, output_splits, "output");
+  Buffers buffers = split_rows(received, type, size_, output_splits, "output");
   ConstBuffers parts;
   for (const Buffer& part : given) {
     const bool own = parts.size() == static_cast<std::size_t>(rank_);
-    parts.push_back(own ? kept(part, sent.memory, rooms[parts.size()], received.memory) : part);
+    parts.push_back(own ? kept(part, sent.memory, buffers[parts.size()], received.memory) : part);
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL_BASE, "gtopk:all_to_all",
                                              std::vector{input}, std::vector{sent, received},
                                              std::vector{output});
-  return run(std::move(work), opts.timeout, [&] { return all_to_all(parts, rooms); });
+  return run(std::move(work), opts.timeout, [&] { return all_to_all(parts, buffers); });
 }
 
 WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
@@ -204,7 +204,7 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
   const DataType type = type_to_move(inputs.front());
   std::vector<Contiguous> at;
   ConstBuffers parts;
-  Buffers rooms;
+  Buffers buffers;
   for (int rank = 0; rank < size_; ++rank) {
     const at::Tensor& input = inputs[static_cast<std::size_t>(rank)];
     const at::Tensor& output = outputs[static_cast<std::size_t>(rank)];
@@ -213,14 +213,15 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
         own ? common(staging_of(input), staging_of(output)) : staging_of(input, rank);
     const Contiguous sent = at.emplace_back(held(contiguous(input, in)));
     const Staging out = own ? in : staging_of(output, rank);
-    const Contiguous received = at.emplace_back(room(output, kWhat, out));
-    rooms.push_back(received.buffer(type));
+    const Contiguous received = at.emplace_back(destination(output, kWhat, out));
+    buffers.push_back(received.buffer(type));
     const ConstBuffer part = sent.read(type);
-    parts.push_back(own ? kept(part, sent.memory, rooms[rooms.size() - 1], received.memory) : part);
+    parts.push_back(own ? kept(part, sent.memory, buffers[buffers.size() - 1], received.memory)
+                        : part);
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL, "gtopk:all_to_all", inputs,
                                              std::move(at), outputs);
-  return run(std::move(work), opts.timeout, [&] { return all_to_all(parts, rooms); });
+  return run(std::move(work), opts.timeout, [&] { return all_to_all(parts, buffers); });
 }
 
 WorkPointer GtopkBackend::reduce(std::vector<at::Tensor>& tensors,
@@ -253,20 +254,21 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
                    : common(staging_of(input), staging_of(list[static_cast<std::size_t>(rank_)]));
   const Contiguous sent = held(contiguous(input, staging));
   std::vector<Contiguous> at{sent};
-  Buffers rooms;
+  Buffers buffers;
   ConstBuffer data = sent.read(type);
   for (int rank = 0; rank < static_cast<int>(list.size()); ++rank) {
     const at::Tensor& output = list[static_cast<std::size_t>(rank)];
-    at.push_back(room(output, kWhat, rank == rank_ ? staging : staging_of(output, rank)));
-    rooms.push_back(at.back().buffer(type));
+    at.push_back(destination(output, kWhat, rank == rank_ ? staging : staging_of(output, rank)));
+    buffers.push_back(at.back().buffer(type));
     if (rank == rank_) {
       data = kept(data, sent.memory, at.back().buffer(type), at.back().memory);
     }
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::GATHER, "gtopk:gather", inputs,
                                              std::move(at), list);
-  return run(std::move(work), opts.timeout,
-             [&] { return gtopk::gather(data, rooms, static_cast<std::uint32_t>(opts.rootRank)); });
+  return run(std::move(work), opts.timeout, [&] {
+    return gtopk::gather(data, buffers, static_cast<std::uint32_t>(opts.rootRank));
+  });
 }
 
 #if TORCH_VERSION_MINOR >= 14
@@ -298,7 +300,7 @@ WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
   const Staging staging =
       list.empty() ? staging_of(output, opts.rootRank)
                    : common(staging_of(output), staging_of(list[static_cast<std::size_t>(rank_)]));
-  const Contiguous received = room(output, kWhat, staging);
+  const Contiguous received = destination(output, kWhat, staging);
   std::vector<Contiguous> at{received};
   const Buffer into = received.buffer(type);
   ConstBuffers parts;
