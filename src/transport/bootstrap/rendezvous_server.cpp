@@ -173,7 +173,7 @@ void RendezvousServer::accept_all() {
     if (!socket) {
       const bool exhausted =
           errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-      if (errno == EINTR || errno == ECONNABORTED || (exhausted && make_room())) {
+      if (errno == EINTR || errno == ECONNABORTED || (exhausted && free_descriptor())) {
         continue;
       }
       if (exhausted) {
@@ -198,7 +198,7 @@ void RendezvousServer::accept_all() {
   }
 }
 
-bool RendezvousServer::make_room() {
+bool RendezvousServer::free_descriptor() {
   const int cause = errno;
   if (cause == EMFILE && transport::raise_open_file_limit()) {
     return true;

@@ -107,7 +107,7 @@ class RendezvousServer {
   [[nodiscard]] int poll_time() const;
   void answer_late_gets();
   void accept_all();
-  [[nodiscard]] bool make_room();
+  [[nodiscard]] bool free_descriptor();
   [[nodiscard]] bool drop_stranger(TimePoint older_than);
   void read_from(Connection& connection);
   void write_to(Connection& connection);

@@ -26,13 +26,13 @@ namespace gtopk::transport {
 namespace {
 
 /// Below this, /dev/shm may be too small for a host's ranks.
-constexpr std::uint64_t kRoomForPosix = std::uint64_t{1} << 30U;
+constexpr std::uint64_t kSpaceForPosix = std::uint64_t{1} << 30U;
 
 /// Shared memory without its third part, cma, which has no error handling, so that UCX would only
 /// probe it. POSIX is included only if /dev/shm has space: each rank takes 4.2 MiB of it, and a
 /// container's usual 64 MiB suffice for fifteen. System V has no such limit.
 const char* default_transports() {
-  return posix_room() < kRoomForPosix ? "tcp,sysv,self" : "tcp,posix,sysv,self";
+  return posix_space() < kSpaceForPosix ? "tcp,sysv,self" : "tcp,posix,sysv,self";
 }
 
 // docs/ucx.md has the measurements.

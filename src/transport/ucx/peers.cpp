@@ -177,8 +177,8 @@ PeerFailure UcxTransport::failure_of(PeerId peer) const {
       failure.reason = families;
       return failure;
     }
-    if (const std::string no_room = posix_shortage(config_.value("TLS")); !no_room.empty()) {
-      failure.reason += fmt::format(". Here {}", no_room);
+    if (const std::string shortage = posix_shortage(config_.value("TLS")); !shortage.empty()) {
+      failure.reason += fmt::format(". Here {}", shortage);
     }
   }
   if (failure.never_reached && !endpoint.shares_memory()) {

@@ -33,14 +33,14 @@ bool names_posix(std::string_view tls) {
 
 }  // namespace
 
-std::uint64_t posix_room() {
+std::uint64_t posix_space() {
   struct statvfs system {};
   const bool known = statvfs(posix_directory().c_str(), &system) == 0;
   return known ? system.f_bavail * system.f_frsize : 0;
 }
 
 std::string posix_shortage(std::string_view tls) {
-  if (!names_posix(tls) || posix_room() >= kLeast) {
+  if (!names_posix(tls) || posix_space() >= kLeast) {
     return {};
   }
   return fmt::format(
@@ -48,7 +48,7 @@ std::string posix_shortage(std::string_view tls) {
       "delete "
       "what is not needed there, make it larger (docker run --shm-size), or leave posix out of "
       "UCX_TLS (tcp,sysv,self uses System V's)",
-      posix_directory(), static_cast<double>(posix_room()) / kMebibyte, kLeast / kMebibyte);
+      posix_directory(), static_cast<double>(posix_space()) / kMebibyte, kLeast / kMebibyte);
 }
 
 }  // namespace gtopk::transport

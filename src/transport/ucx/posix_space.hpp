@@ -8,7 +8,7 @@
 namespace gtopk::transport {
 
 /// Bytes free in /dev/shm, or in UCX_POSIX_DIR; 0 if unknown.
-[[nodiscard]] std::uint64_t posix_room();
+[[nodiscard]] std::uint64_t posix_space();
 
 /// If UCX_TLS includes POSIX shared memory and there is too little space for it: how much there is,
 /// and what to do. Otherwise "".

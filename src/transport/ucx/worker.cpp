@@ -27,7 +27,7 @@ constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
 // Waits for space in a peer's queue: first as briefly as possible, then asleep for less time than
 // the peer takes to empty it.
 constexpr Duration kYield = std::chrono::microseconds(20);
-constexpr Duration kNapForRoom = std::chrono::microseconds(50);
+constexpr Duration kNapForSpace = std::chrono::microseconds(50);
 
 timespec to_timespec(Duration duration) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(duration);
@@ -51,9 +51,9 @@ UcxWorker::UcxWorker(const UcxContext& context, const UcxConfig& config) {
                     "for each interface, and other processes hold them all; widen the range",
                     ports));
   }
-  const std::string no_room = status == UCS_OK ? "" : posix_shortage(config.value("TLS"));
-  throw_unless_ok(status, no_room.empty() ? "ucp_worker_create"
-                                          : fmt::format("ucp_worker_create: {}", no_room));
+  const std::string shortage = status == UCS_OK ? "" : posix_shortage(config.value("TLS"));
+  throw_unless_ok(status, shortage.empty() ? "ucp_worker_create"
+                                           : fmt::format("ucp_worker_create: {}", shortage));
   worker_.reset(worker);
   throw_unless_ok(ucp_worker_get_efd(worker, &event_descriptor_), "ucp_worker_get_efd");
   // This descriptor is used instead of ucp_worker_signal because it outlives the worker, so that a
@@ -105,7 +105,7 @@ bool UcxWorker::sleep(Duration at_most, int also) {
   // announces, or that the next message in this worker's queue is still being written.
   if (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK) {
     asleep_.store(false);
-    wait_for_room();
+    wait_for_space();
     return false;
   }
   in_doubt_ = false;  // a half-written message would have kept UCX from being armed
@@ -141,7 +141,7 @@ void UcxWorker::rest(Duration at_most) {
   }
 }
 
-void UcxWorker::wait_for_room() {
+void UcxWorker::wait_for_space() {
   const TimePoint now = std::chrono::steady_clock::now();
   if (!std::exchange(stuck_, true)) {
     stuck_since_ = now;
@@ -152,7 +152,7 @@ void UcxWorker::wait_for_room() {
   if (now - stuck_since_ < kYield) {
     sched_yield();
   } else {
-    rest(kNapForRoom);
+    rest(kNapForSpace);
   }
 }
 

@@ -74,7 +74,7 @@ class UcxWorker {
     void operator()(ucp_worker_h worker) const { ucp_worker_destroy(worker); }
   };
 
-  void wait_for_room();
+  void wait_for_space();
   /// Call before a sleep; false if wake() was called, so that there must be none.
   [[nodiscard]] bool may_sleep();
   void forget_wake();

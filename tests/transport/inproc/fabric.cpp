@@ -16,7 +16,7 @@ Fabric::Fabric(std::uint32_t ranks, FabricOptions options)
     : options_(options), random_(options.seed) {
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     Seat& seat = seats_.emplace_back();
-    seat.info = {.identity = random_() >> 2U,  // as wide as a control tag has room for
+    seat.info = {.identity = random_() >> 2U,  // as wide as a control tag has space for
                  .host = fmt::format("node{}", rank),
                  .process = 1000 + static_cast<std::int64_t>(rank)};
     seat.owned = std::make_unique<Port>(*this, rank);

@@ -52,7 +52,7 @@ TEST_P(SpoiltMessage, ALengthenedOneIsPadded) {
   EXPECT_EQ(receive_with({.length = 7}).text(), "hello\xA5\xA5");
 }
 
-TEST_P(SpoiltMessage, OneLengthenedBeyondTheRoomIsTruncated) {
+TEST_P(SpoiltMessage, OneLengthenedBeyondTheBufferIsTruncated) {
   const Message& received = receive_with({.length = 9});
   EXPECT_EQ(received.status(), Status::kTruncated);
   EXPECT_EQ(received.request.length(), 9U);

@@ -215,11 +215,11 @@ void Port::fill(const Receive& receive, const Event& event) {
   Traffic& counted = traffic(event.tag);
   counted.messages_received += 1;
   counted.bytes_received += event.payload.size();
-  const std::size_t copied = std::min(receive.room, event.payload.size());
+  const std::size_t copied = std::min(receive.capacity, event.payload.size());
   if (copied != 0) {
     std::memcpy(receive.data, event.payload.data(), copied);
   }
-  const bool truncated = event.payload.size() > receive.room;
+  const bool truncated = event.payload.size() > receive.capacity;
   receive.request->complete(truncated ? Status::kTruncated : Status::kOk, event.payload.size());
 }
 

@@ -84,7 +84,7 @@ class Port final : public Transport {
   struct Receive {
     Request* request = nullptr;  ///< null: discarded, the bytes go nowhere
     std::byte* data = nullptr;
-    std::size_t room = 0;
+    std::size_t capacity = 0;
   };
   struct Outgoing {
     Request* request = nullptr;

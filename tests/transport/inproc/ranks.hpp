@@ -37,8 +37,8 @@ class Ranks {
     port(from).send(id(from, to), tag, std::as_bytes(std::span(call.bytes)), call.request);
     return call;
   }
-  Message& recv(std::uint32_t at, std::uint32_t from, Tag tag, std::size_t room = 64) {
-    Message& call = calls_.emplace_back(std::string(room, '.'));
+  Message& recv(std::uint32_t at, std::uint32_t from, Tag tag, std::size_t capacity = 64) {
+    Message& call = calls_.emplace_back(std::string(capacity, '.'));
     port(at).recv(id(at, from), tag, std::as_writable_bytes(std::span(call.bytes)), call.request);
     return call;
   }

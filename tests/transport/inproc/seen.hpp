@@ -22,7 +22,7 @@ struct Stream {
 
 class Seen {
  public:
-  /// Empties the set and makes room for `streams`.
+  /// Empties the set and makes space for `streams`.
   void begin(std::size_t streams) {
     const std::size_t needed = std::bit_ceil(2 * streams + 1);
     if (slots_.size() < needed) {

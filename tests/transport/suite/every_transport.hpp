@@ -41,8 +41,8 @@ class EveryTransport : public testing::TestWithParam<NetworkKind> {
     message.send(end(from), id(from, to), tag);
     return message;
   }
-  Message& recv(std::size_t at, std::size_t from, Tag tag, std::size_t room) {
-    Message& message = messages_.emplace_back(room);
+  Message& recv(std::size_t at, std::size_t from, Tag tag, std::size_t capacity) {
+    Message& message = messages_.emplace_back(capacity);
     message.recv(end(at), id(at, from), tag);
     return message;
   }

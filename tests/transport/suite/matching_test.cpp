@@ -64,7 +64,7 @@ TEST_P(Messages, OfAnySizeArriveWhicheverSideStartsFirst) {
   }
 }
 
-TEST_P(Messages, ShorterThanTheRoomSayTheirLength) {
+TEST_P(Messages, ShorterThanTheBufferSayTheirLength) {
   begin(2);
   const Message& in = recv(1, 0, 7, 100);
   const Message& out = send(0, 1, 7, "abc");
@@ -75,7 +75,7 @@ TEST_P(Messages, ShorterThanTheRoomSayTheirLength) {
   EXPECT_EQ(out.request.length(), 3U);
 }
 
-TEST_P(Messages, LongerThanTheRoomAreTruncatedAndTellTheSendersLength) {
+TEST_P(Messages, LongerThanTheBufferAreTruncatedAndTellTheSendersLength) {
   begin(2);
   for (const std::size_t size : {5UL, 100UL, 70'000UL, 1UL << 20U}) {
     for (const bool receive_first : {true, false}) {

@@ -198,7 +198,7 @@ void fill_dev_shm() {
   }
 }
 
-TEST(UcxShortageOfSharedMemory, DevShmFilledByOthers_IsNamedWithItsRoom) {
+TEST(UcxShortageOfSharedMemory, DevShmFilledByOthers_IsNamedWithItsSpace) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "mounts a file system, which needs root";
   }

@@ -61,8 +61,8 @@ TEST_P(UcxTransportTest, MessageEndsAWait) {
   EXPECT_EQ(in.bytes, "hello");
 }
 
-// Spinning would keep the core from the peer, which alone can make room.
-TEST_P(UcxTransportTest, WaitingForRoomInThePeersQueueIsASleep) {
+// Spinning would keep the core from the peer, which alone can make space.
+TEST_P(UcxTransportTest, WaitingForSpaceInThePeersQueueIsASleep) {
   Mesh mesh(2, options());
   const auto move = [&] { return mesh.move(); };
   Message hello("hello");
