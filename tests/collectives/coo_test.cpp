@@ -33,13 +33,13 @@ struct Part {
   }
 };
 
-/// Up to `most` entries at `room` possible places.
-Part drawn(reference::Random& random, const CooShape& shape, std::uint64_t room,
+/// Up to `most` entries at `places` possible places.
+Part drawn(reference::Random& random, const CooShape& shape, std::uint64_t places,
            std::uint64_t most) {
   Part part;
   const std::uint64_t wanted = most == 0 ? 0 : random.below(most + 1);
-  for (std::uint64_t place = 0; place < room && part.places.size() < wanted; ++place) {
-    if (random.below(room) < 2 * wanted) {
+  for (std::uint64_t place = 0; place < places && part.places.size() < wanted; ++place) {
+    if (random.below(places) < 2 * wanted) {
       part.places.push_back(place);
     }
   }
@@ -70,14 +70,14 @@ CooSum defined(const std::vector<Part>& parts, const CooShape& shape) {
 }
 
 /// Runs it on `size` ranks and compares each result with the definition, bit for bit.
-void expect_defined_sum(std::uint32_t size, const CooShape& shape, std::uint64_t room,
+void expect_defined_sum(std::uint32_t size, const CooShape& shape, std::uint64_t places,
                         std::uint64_t most, std::uint64_t seed) {
   SCOPED_TRACE(fmt::format("P={} rows of {} {}, up to {} of {} entries, seed {}", size, shape.row(),
-                           to_string(shape.dtype), most, room, seed));
+                           to_string(shape.dtype), most, places, seed));
   reference::Random random(seed);
   std::vector<Part> parts;
   for (std::uint32_t rank = 0; rank < size; ++rank) {
-    parts.push_back(drawn(random, shape, room, most));
+    parts.push_back(drawn(random, shape, places, most));
   }
   const std::vector<Part> before = parts;
   InprocRanks ranks(size, support::network(seed, std::chrono::microseconds(20)));

@@ -146,8 +146,8 @@ TEST_P(Ranks, AllGatherCollectsEveryRanksBytesInOrder) {
     }
     InprocRanks ranks(size, uneven_network(bytes));
     const auto endings = ranks.run([&](std::uint32_t rank) {
-      std::vector<std::span<std::byte>> rooms(data[rank].begin(), data[rank].end());
-      return gtopk::all_gather(rooms);
+      std::vector<std::span<std::byte>> buffers(data[rank].begin(), data[rank].end());
+      return gtopk::all_gather(buffers);
     });
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();

@@ -85,20 +85,20 @@ TEST_P(MovedFromDevices, ByBroadcast) {
 }
 
 TEST_P(MovedFromDevices, ByAllGather) {
-  std::vector<std::vector<Values>> rooms(kRanks, std::vector<Values>(kRanks, Values(kCount)));
+  std::vector<std::vector<Values>> buffers(kRanks, std::vector<Values>(kRanks, Values(kCount)));
   std::vector<Values> expected;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
-    rooms[rank][rank] = values(rank, 0);
+    buffers[rank][rank] = values(rank, 0);
     expected.push_back(values(rank, 0));
   }
-  run([&](std::uint32_t rank) { return all_gather(all_in(memory(rank), rooms[rank])); },
+  run([&](std::uint32_t rank) { return all_gather(all_in(memory(rank), buffers[rank])); },
       [](std::uint32_t) { return 2 * (kRanks - 1); });
-  EXPECT_EQ(rooms, std::vector(kRanks, expected));
+  EXPECT_EQ(buffers, std::vector(kRanks, expected));
 }
 
 TEST_P(MovedFromDevices, ByGatherAndScatter) {
   constexpr std::uint32_t kRoot = 1;
-  std::vector<Values> rooms(kRanks, Values(kCount));
+  std::vector<Values> buffers(kRanks, Values(kCount));
   std::vector<Values> data;
   std::vector<Values> parts;
   std::vector<Values> expected;
@@ -107,16 +107,16 @@ TEST_P(MovedFromDevices, ByGatherAndScatter) {
     parts.push_back(values(kRoot, rank));
     expected.push_back(data.back());
   }
-  rooms[kRoot] = data[kRoot];
+  buffers[kRoot] = data[kRoot];
   const auto messages = [](std::uint32_t rank) { return rank == kRoot ? kRanks - 1 : 1; };
   run(
       [&](std::uint32_t rank) {
-        Values& own = rank == kRoot ? rooms[kRoot] : data[rank];
+        Values& own = rank == kRoot ? buffers[kRoot] : data[rank];
         return gather(in(memory(rank), own),
-                      rank == kRoot ? all_in(memory(rank), rooms) : Buffers(), kRoot);
+                      rank == kRoot ? all_in(memory(rank), buffers) : Buffers(), kRoot);
       },
       messages);
-  EXPECT_EQ(rooms, expected);
+  EXPECT_EQ(buffers, expected);
 
   std::vector<Values> got(kRanks, Values(kCount));
   run(
@@ -131,26 +131,26 @@ TEST_P(MovedFromDevices, ByGatherAndScatter) {
 }
 
 TEST_P(MovedFromDevices, ByAllToAll) {
-  std::vector<std::vector<Values>> rooms(kRanks, std::vector<Values>(kRanks, Values(kCount)));
+  std::vector<std::vector<Values>> buffers(kRanks, std::vector<Values>(kRanks, Values(kCount)));
   std::vector<std::vector<Values>> parts(kRanks);
-  auto expected = rooms;
+  auto expected = buffers;
   for (std::uint32_t from = 0; from < kRanks; ++from) {
     for (std::uint32_t to = 0; to < kRanks; ++to) {
       parts[from].push_back(values(from, to));
       expected[to][from] = values(from, to);
     }
-    rooms[from][from] = values(from, from);
+    buffers[from][from] = values(from, from);
   }
   run(
       [&](std::uint32_t rank) {
         ConstBuffers sent;
         for (std::uint32_t to = 0; to < kRanks; ++to) {
-          sent.push_back(in(memory(rank), to == rank ? rooms[rank][rank] : parts[rank][to]));
+          sent.push_back(in(memory(rank), to == rank ? buffers[rank][rank] : parts[rank][to]));
         }
-        return all_to_all(sent, all_in(memory(rank), rooms[rank]));
+        return all_to_all(sent, all_in(memory(rank), buffers[rank]));
       },
       [](std::uint32_t) { return 2 * (kRanks - 1); });
-  EXPECT_EQ(rooms, expected);
+  EXPECT_EQ(buffers, expected);
 }
 
 TEST_P(MovedFromDevices, ByMessages) {
@@ -245,15 +245,15 @@ TEST(DeviceMemory, IsRefusedWhereTheTransportDoesNotTakeIt) {
 TEST(DeviceMemory, IsNotCopiedByTheCore) {
   std::vector<Values> lists(3, values(0, 0));
   std::vector<Values> others = lists;
-  const Buffers rooms = all_in(kDevice, lists);
+  const Buffers buffers = all_in(kDevice, lists);
   const Buffers parts = all_in(kDevice, others);
   EXPECT_THAT(
-      refusal(gather(parts[1], rooms, 1), {1, 1, 1}),
+      refusal(gather(parts[1], buffers, 1), {1, 1, 1}),
       HasSubstr(
           "as it copies what a rank sends to itself, unless the buffers are the same; seen: "));
-  EXPECT_EQ(refusal(gather(rooms[1], rooms, 1), {1, 1, 1}), "taken");
-  EXPECT_THAT(refusal(scatter(parts, rooms[1], 1), {1, 1, 1}), HasSubstr("seen: cuda:1"));
-  EXPECT_THAT(refusal(all_to_all(parts, rooms), {1, 1, 1}), HasSubstr("seen: cuda:1"));
+  EXPECT_EQ(refusal(gather(buffers[1], buffers, 1), {1, 1, 1}), "taken");
+  EXPECT_THAT(refusal(scatter(parts, buffers[1], 1), {1, 1, 1}), HasSubstr("seen: cuda:1"));
+  EXPECT_THAT(refusal(all_to_all(parts, buffers), {1, 1, 1}), HasSubstr("seen: cuda:1"));
   Values small(2040);  // 8160 bytes travel with a header
   EXPECT_THAT(refusal(send(in(kDevice, small), 0, 7), {1, 1, 1}),
               HasSubstr("as it copies messages of at most 8160 bytes; seen: cuda:1"));

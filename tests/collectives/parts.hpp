@@ -85,10 +85,10 @@ inline void expect_all_gather(const Sizes& sizes, const std::vector<std::string>
   std::vector<reference::Bytes> data(size, reference::Bytes(expected.size()));
   support::InprocRanks ranks(size, network(total(sizes)), hosts);
   expect_good(ranks.run([&](std::uint32_t rank) {
-    const auto rooms = spans(data[rank], sizes);
+    const auto outputs = spans(data[rank], sizes);
     std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>(before(sizes, rank)), sizes[rank],
-                rooms[rank].begin());
-    return gtopk::all_gather(rooms);
+                outputs[rank].begin());
+    return gtopk::all_gather(outputs);
   }));
   for (const reference::Bytes& bytes : data) {
     ASSERT_TRUE(bytes == expected);

@@ -207,11 +207,11 @@ TEST_P(Parts, GatherAndScatterMovePartsOfAnySizesForEveryRoot) {
         }
         InprocRanks ranks(size, network(root + mean));
         expect_good(ranks.run([&](std::uint32_t rank) {
-          std::vector<std::span<std::byte>> rooms;
+          std::vector<std::span<std::byte>> outputs;
           if (rank == root) {
-            rooms = spans(gathered, sizes);
+            outputs = spans(gathered, sizes);
           }
-          return gtopk::gather(parts[rank], rooms, root);
+          return gtopk::gather(parts[rank], outputs, root);
         }));
         ASSERT_TRUE(gathered == all);
         expect_good(ranks.run([&](std::uint32_t rank) {

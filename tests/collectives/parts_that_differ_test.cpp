@@ -75,11 +75,11 @@ TEST(PartsThatDiffer, OfAllGatherAreAnErrorOnEveryRank) {
   std::vector<reference::Bytes> memory(3, reference::Bytes(64));
   const auto call = [&](const Sizes& sizes) {
     return [&memory, sizes](std::uint32_t rank) {
-      std::vector<std::span<std::byte>> rooms;
+      std::vector<std::span<std::byte>> outputs;
       for (std::uint32_t part = 0; part < sizes.size(); ++part) {
-        rooms.push_back(std::span(memory[rank]).subspan(before(sizes, part), sizes[part]));
+        outputs.push_back(std::span(memory[rank]).subspan(before(sizes, part), sizes[part]));
       }
-      return gtopk::all_gather(rooms);
+      return gtopk::all_gather(outputs);
     };
   };
   expect_mismatch(3, call({4, 4, 4}), call({4, 5, 4}), {"bytes=4,", "bytes=[4, 5, 4],"});
@@ -120,16 +120,16 @@ TEST(PartsThatDiffer, OfWhatIsMovedAreAnErrorOnEveryRank) {
   constexpr std::uint32_t kRanks = 4;
   for (const std::uint64_t bytes : {std::uint64_t{40}, std::uint64_t{100'000}}) {
     std::vector<reference::Bytes> memory(kRanks, reference::Bytes(kRanks * (bytes + 8)));
-    std::vector<reference::Bytes> rooms(kRanks,
-                                        reference::Bytes(kRanks * (bytes + 8), std::byte{7}));
-    const std::vector<reference::Bytes> untouched = rooms;
-    const auto gather = [&](std::uint64_t mine, std::uint64_t room) {
-      return [&, mine, room](std::uint32_t rank) {
+    std::vector<reference::Bytes> outputs(kRanks,
+                                          reference::Bytes(kRanks * (bytes + 8), std::byte{7}));
+    const std::vector<reference::Bytes> untouched = outputs;
+    const auto gather = [&](std::uint64_t mine, std::uint64_t capacity) {
+      return [&, mine, capacity](std::uint32_t rank) {
         std::vector<std::span<std::byte>> list;
-        Sizes sizes(kRanks, room);
+        Sizes sizes(kRanks, capacity);
         sizes[1] = mine;
         if (rank == 1) {
-          list = spans(rooms[rank], sizes);
+          list = spans(outputs[rank], sizes);
         }
         return gtopk::gather(std::span(memory[rank]).first(mine), list, 1);
       };
@@ -148,7 +148,7 @@ TEST(PartsThatDiffer, OfWhatIsMovedAreAnErrorOnEveryRank) {
         if (rank == 2) {
           list = constant(spans(memory[rank], sizes));
         }
-        return gtopk::scatter(list, std::span(rooms[rank]).first(mine), 2);
+        return gtopk::scatter(list, std::span(outputs[rank]).first(mine), 2);
       };
     };
     expect_mismatch(kRanks, scatter(bytes, bytes),
@@ -160,13 +160,13 @@ TEST(PartsThatDiffer, OfWhatIsMovedAreAnErrorOnEveryRank) {
     const auto exchange = [&](std::uint64_t each) {
       return [&, each](std::uint32_t rank) {
         Sizes sizes(kRanks, each);
-        return gtopk::all_to_all(constant(spans(memory[rank], sizes)), spans(rooms[rank], sizes));
+        return gtopk::all_to_all(constant(spans(memory[rank], sizes)), spans(outputs[rank], sizes));
       };
     };
     expect_mismatch(
         kRanks, exchange(bytes), exchange(bytes + 8),
         {"ranks differ: rank ", fmt::format("{} ", bytes), fmt::format("{} ", bytes + 8)});
-    EXPECT_TRUE(rooms == untouched);
+    EXPECT_TRUE(outputs == untouched);
   }
 }
 
@@ -190,22 +190,23 @@ TEST(PartsThatDiffer, FromWhatTheGroupWantsAreRefused) {
   EXPECT_THAT(refusal(reduce_scatter(parts, parts[0])),
               HasSubstr("part 1's size, 3 elements; given 2"));
 
-  const auto rooms = spans(memory, {2, 3, 4});
-  const auto given = constant(rooms);
-  EXPECT_EQ(refusal(gather(rooms[1], rooms, 1)), "taken");
-  EXPECT_EQ(refusal(gather(rooms[1], {}, 0)), "taken");
-  EXPECT_THAT(refusal(gather(rooms[1], rooms, 0)), HasSubstr("0 expected on rank 1, 3 given"));
-  EXPECT_THAT(refusal(gather(rooms[1], {}, 1)), HasSubstr("3 expected on rank 1, 0 given"));
-  EXPECT_THAT(refusal(gather(rooms[0], rooms, 1)), HasSubstr("2 bytes in its own buffer, got 3"));
-  EXPECT_THAT(refusal(gather(rooms[0], {}, 3)), HasSubstr("the root is rank 3"));
-  EXPECT_EQ(refusal(scatter(given, rooms[1], 1)), "taken");
-  EXPECT_EQ(refusal(scatter({}, rooms[1], 2)), "taken");
-  EXPECT_THAT(refusal(scatter(given, rooms[1], 2)), HasSubstr("0 expected on rank 1, 3 given"));
-  EXPECT_THAT(refusal(scatter({}, rooms[1], 1)), HasSubstr("3 expected on rank 1, 0 given"));
-  EXPECT_THAT(refusal(scatter(given, rooms[2], 1)), HasSubstr("4 bytes in its own part, got 3"));
-  EXPECT_EQ(refusal(all_to_all(given, rooms)), "taken");
-  EXPECT_THAT(refusal(all_to_all({given[0]}, rooms)), HasSubstr("1 parts and 3 buffers given"));
-  EXPECT_THAT(refusal(all_to_all({given[0], given[2], given[1]}, rooms)),
+  const auto outputs = spans(memory, {2, 3, 4});
+  const auto given = constant(outputs);
+  EXPECT_EQ(refusal(gather(outputs[1], outputs, 1)), "taken");
+  EXPECT_EQ(refusal(gather(outputs[1], {}, 0)), "taken");
+  EXPECT_THAT(refusal(gather(outputs[1], outputs, 0)), HasSubstr("0 expected on rank 1, 3 given"));
+  EXPECT_THAT(refusal(gather(outputs[1], {}, 1)), HasSubstr("3 expected on rank 1, 0 given"));
+  EXPECT_THAT(refusal(gather(outputs[0], outputs, 1)),
+              HasSubstr("2 bytes in its own buffer, got 3"));
+  EXPECT_THAT(refusal(gather(outputs[0], {}, 3)), HasSubstr("the root is rank 3"));
+  EXPECT_EQ(refusal(scatter(given, outputs[1], 1)), "taken");
+  EXPECT_EQ(refusal(scatter({}, outputs[1], 2)), "taken");
+  EXPECT_THAT(refusal(scatter(given, outputs[1], 2)), HasSubstr("0 expected on rank 1, 3 given"));
+  EXPECT_THAT(refusal(scatter({}, outputs[1], 1)), HasSubstr("3 expected on rank 1, 0 given"));
+  EXPECT_THAT(refusal(scatter(given, outputs[2], 1)), HasSubstr("4 bytes in its own part, got 3"));
+  EXPECT_EQ(refusal(all_to_all(given, outputs)), "taken");
+  EXPECT_THAT(refusal(all_to_all({given[0]}, outputs)), HasSubstr("1 parts and 3 buffers given"));
+  EXPECT_THAT(refusal(all_to_all({given[0], given[2], given[1]}, outputs)),
               HasSubstr("4 bytes sent, 3 expected"));
 }
 

@@ -174,17 +174,17 @@ TEST(ReductionLoops, FloatsOfEveryKindAreReducedByTheRule) {
 TEST(ReductionLoops, TouchAsManyElementsAsTheyAreTold) {
   for (const DataType type : reference::named_values<DataType>()) {
     const std::size_t element = size_of(type);
-    const std::size_t room = 80 * element;
+    const std::size_t bytes = 80 * element;
     for (std::size_t n = 0; n < 70; ++n) {
       for_each_simd_target([&] {
-        std::vector<std::byte> whole(room, std::byte{1});
-        const std::vector<std::byte> other(room, std::byte{1});
+        std::vector<std::byte> whole(bytes, std::byte{1});
+        const std::vector<std::byte> other(bytes, std::byte{1});
         std::vector<std::byte> part = whole;
         reduce(whole.data(), whole.data(), other.data(), 80, type, ReduceOp::kSum);
         const std::size_t from = (n % 5) * element;
         reduce(part.data() + from, part.data() + from, other.data() + from, n, type,
                ReduceOp::kSum);
-        for (std::size_t at = 0; at < room; ++at) {
+        for (std::size_t at = 0; at < bytes; ++at) {
           const bool inside = at >= from && at < from + n * element;
           ASSERT_EQ(part[at], inside ? whole[at] : std::byte{1})
               << to_string(type) << " n " << n << " byte " << at;

@@ -77,18 +77,18 @@ TEST(Lifecycle, ATimeoutWithoutEndIsOne) {
     std::array<float, 2> sent = {1, 2};
     for (const bool of_the_call : {true, false}) {
       group.set_timeout(of_the_call ? std::chrono::seconds(30) : kForEver);
-      std::array<float, 2> room{};
+      std::array<float, 2> buffer{};
       const Pending receiving;
       const Pending sending;
       const auto timeout = of_the_call ? std::optional(kForEver) : std::nullopt;
-      group.run(gtopk::recv(room, 0, 5), receiving.call(timeout));
+      group.run(gtopk::recv(buffer, 0, 5), receiving.call(timeout));
       for (int step = 0; step < 3; ++step) {
         EXPECT_EQ(group.failure(), std::nullopt);  // the engine has looked at its deadlines
       }
       group.run(gtopk::send(sent, 0, 5), sending.call(timeout));
       EXPECT_EQ(receiving.wait().text, "");
       EXPECT_EQ(sending.wait().text, "");
-      EXPECT_EQ(room, sent);
+      EXPECT_EQ(buffer, sent);
     }
   });
 }

@@ -74,12 +74,12 @@ TEST_P(Remains, ARankThatLeftAnUnreceivedMessageIsMissedAtOnceAndTheMessageIsRec
         EXPECT_THAT(missed.text, HasSubstr("rank 1"));
         EXPECT_THAT(missed.text, HasSubstr("has left"));
         wait_for_all(*store, "left", 2);
-        std::vector<std::byte> room(unreceived.size());
+        std::vector<std::byte> buffer(unreceived.size());
         const Pending late;
-        member.group().run(gtopk::recv(room, 1, 7), late.call());
+        member.group().run(gtopk::recv(buffer, 1, 7), late.call());
         const Ending ending = late.wait();
         EXPECT_TRUE(ending.good()) << ending.text;
-        EXPECT_TRUE(room == unreceived);
+        EXPECT_TRUE(buffer == unreceived);
         member.leave();
       },
       options());
@@ -92,7 +92,7 @@ TEST_P(Remains, ASendThatIsGivenUpLeavesTheTwoRanksWorking) {
       [](ForkedRank& self) {
         std::vector<std::byte> given_up(4U << 20U, std::byte{42});
         std::vector<std::byte> next(given_up.size(), std::byte{43});
-        std::vector<std::byte> room(given_up.size());
+        std::vector<std::byte> buffer(given_up.size());
         const auto store = self.store();
         Member member(self);
         Communicator& group = member.group();
@@ -117,11 +117,11 @@ TEST_P(Remains, ASendThatIsGivenUpLeavesTheTwoRanksWorking) {
         if (self.rank() == 0) {
           group.run(gtopk::send(next, 1, 7), moved.call());
         } else {
-          group.run(gtopk::recv(room, 0, 7), moved.call());
+          group.run(gtopk::recv(buffer, 0, 7), moved.call());
         }
         const Ending ending = moved.wait();
         EXPECT_TRUE(ending.good()) << ending.text;
-        EXPECT_TRUE(self.rank() == 0 || room == next);
+        EXPECT_TRUE(self.rank() == 0 || buffer == next);
         member.leave();
       },
       options());
@@ -130,13 +130,14 @@ TEST_P(Remains, ASendThatIsGivenUpLeavesTheTwoRanksWorking) {
 TEST(StuckGroups, AreDestroyedTogetherInTheTimeOfOne) {
   run_forked_ranks(1, [](const ForkedRank&) {
     const auto process = Process::start();
-    std::vector<std::byte> room(10);
+    std::vector<std::byte> buffer(10);
     std::vector<Pending> stuck(20);
     std::vector<std::unique_ptr<Communicator>> groups;
     for (std::size_t number = 0; number < stuck.size(); ++number) {
       const std::string name = fmt::format("group{}", number);
       groups.push_back(std::make_unique<Communicator>(process, Meeting{.name = name}));
-      groups.back()->run(gtopk::recv(room, 0, 7), stuck[number].call());  // from itself; never sent
+      groups.back()->run(gtopk::recv(buffer, 0, 7),
+                         stuck[number].call());  // from itself; never sent
     }
     const auto begin = steady_clock::now();
     groups.clear();
@@ -147,7 +148,7 @@ TEST(StuckGroups, AreDestroyedTogetherInTheTimeOfOne) {
   });
 }
 
-TEST(Exchange, OfTopkHasRoomForWhatAllRanksSelected) {
+TEST(Exchange, OfTopkHasCapacityForWhatAllRanksSelected) {
   constexpr std::size_t kSelected = 3;
   run_forked_ranks(2, [](ForkedRank& self) {
     Member member(self);
@@ -162,7 +163,7 @@ TEST(Exchange, OfTopkHasRoomForWhatAllRanksSelected) {
     entries.result_values = std::span(result_values).first(2 * kSelected - 1);
     try {
       member.group().run(gtopk::exchange(entries, 1000, options), {});
-      ADD_FAILURE() << "a result of up to 6 entries in a room for 5";
+      ADD_FAILURE() << "a result of up to 6 entries in a buffer for 5";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
       EXPECT_THAT(error.what(),

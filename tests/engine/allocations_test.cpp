@@ -132,11 +132,11 @@ class Ranks {
         }
         specs.push_back(gtopk::reduce_scatter(parts, parts[specs.size()]));
       } else {
-        Buffers rooms;
+        Buffers buffers;
         for (std::size_t part = 0; part < size; ++part) {
-          rooms.push_back(std::span(tensor).subspan(part * d, d));
+          buffers.push_back(std::span(tensor).subspan(part * d, d));
         }
-        specs.push_back(gtopk::all_gather(rooms));
+        specs.push_back(gtopk::all_gather(buffers));
       }
       specs.back().timeout = std::chrono::seconds(30);
       specs.back().done = [&ended](const std::exception_ptr& error) { ended += error ? 0 : 1; };

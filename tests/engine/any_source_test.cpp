@@ -41,15 +41,15 @@ TEST(AnySource, TakesEachMessageOnceAndThoseOfOneSenderInTheirOrder) {
     const std::size_t bytes = seed % 2 == 0 ? 40 : kLong;
     InprocRanks ranks(kRanks, uneven_network(seed));
     std::vector<reference::Bytes> sent;
-    std::vector<reference::Bytes> rooms(kRanks * kEach, reference::Bytes(bytes));
-    std::vector<std::uint32_t> from(rooms.size(), kNobody);
+    std::vector<reference::Bytes> buffers(kRanks * kEach, reference::Bytes(bytes));
+    std::vector<std::uint32_t> from(buffers.size(), kNobody);
     std::vector<SharedEnding> endings;
     const auto receive = [&](std::size_t begin, std::size_t end) {
       for (std::size_t i = begin; i < end; ++i) {
-        endings.push_back(ranks.submit(0, gtopk::recv_any(rooms[i], kTag, from[i])));
+        endings.push_back(ranks.submit(0, gtopk::recv_any(buffers[i], kTag, from[i])));
       }
     };
-    sent.reserve(rooms.size());
+    sent.reserve(buffers.size());
     receive(0, 5);
     for (std::size_t number = 0; number < kEach; ++number) {
       for (std::uint32_t rank = 0; rank < kRanks; ++rank) {  // rank 0 sends to itself
@@ -58,13 +58,13 @@ TEST(AnySource, TakesEachMessageOnceAndThoseOfOneSenderInTheirOrder) {
       }
       ranks.run_for(std::chrono::microseconds(ranks.fabric().pick(200)));
     }
-    receive(5, rooms.size());
+    receive(5, buffers.size());
     ranks.run_all();
     expect_good(endings);
     std::vector<std::size_t> next(kRanks);
-    for (std::size_t i = 0; i < rooms.size(); ++i) {
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
       ASSERT_LT(from[i], kRanks);
-      ASSERT_TRUE(rooms[i] == message(from[i], next[from[i]]++, bytes)) << "receive " << i;
+      ASSERT_TRUE(buffers[i] == message(from[i], next[from[i]]++, bytes)) << "receive " << i;
     }
     EXPECT_EQ(next, std::vector<std::size_t>(kRanks, kEach));
     EXPECT_EQ(ranks.group(0)->receive_lines.size(), 0U);
@@ -115,26 +115,26 @@ TEST(AnySource, PassesOverWhatItsSenderGaveUp) {
     ranks.run_until([&] { return lost->ended; });
     ASSERT_EQ(lost->error->kind(), ErrorKind::kTimeout) << lost->text();
     ranks.run_for(std::chrono::milliseconds(5));
-    reference::Bytes room(kLong);
+    reference::Bytes buffer(kLong);
     std::uint32_t from = kNobody;
     const reference::Bytes sent = message(2, 0, kLong);
-    const SharedEnding in = ranks.submit(0, gtopk::recv_any(room, kTag, from));
+    const SharedEnding in = ranks.submit(0, gtopk::recv_any(buffer, kTag, from));
     ranks.run_for(std::chrono::milliseconds(5));
     const SharedEnding out = ranks.submit(2, gtopk::send(sent, 0, kTag));
     ranks.run_all();
     expect_good({out, in});
     EXPECT_EQ(from, 2U);
-    EXPECT_TRUE(room == sent);
+    EXPECT_TRUE(buffer == sent);
   }
 }
 
 TEST(AnySource, OfAnotherSizeNamesBothSides) {
   InprocRanks ranks(3);
   const reference::Bytes sent(10);
-  reference::Bytes room(20);
+  reference::Bytes buffer(20);
   std::uint32_t from = kNobody;
   const SharedEnding out = ranks.submit(2, gtopk::send(sent, 0, kTag));
-  const SharedEnding in = ranks.submit(0, gtopk::recv_any(room, kTag, from));
+  const SharedEnding in = ranks.submit(0, gtopk::recv_any(buffer, kTag, from));
   ranks.run_all();
   EXPECT_TRUE(out->good()) << out->text();
   ASSERT_TRUE(in->error.has_value());
@@ -146,9 +146,9 @@ TEST(AnySource, OfAnotherSizeNamesBothSides) {
 
 TEST(AnySource, ThatNobodyServesEndsInTimeAndTheGroupWorksOn) {
   InprocRanks ranks(3);
-  reference::Bytes room(20);
+  reference::Bytes buffer(20);
   std::uint32_t from = kNobody;
-  engine::OperationSpec spec = gtopk::recv_any(room, kTag, from);
+  engine::OperationSpec spec = gtopk::recv_any(buffer, kTag, from);
   spec.timeout = std::chrono::seconds(1);
   const SharedEnding in = ranks.submit(0, std::move(spec));
   ranks.run_all();
@@ -163,9 +163,9 @@ TEST(AnySource, ThatNobodyServesEndsInTimeAndTheGroupWorksOn) {
 TEST(AnySource, EndsWhenAllOthersHaveLeft) {
   InprocRanks ranks(3);
   ASSERT_EQ(support::group_works(ranks), "");  // ranks that never talked say no goodbye
-  reference::Bytes room(20);
+  reference::Bytes buffer(20);
   std::uint32_t from = kNobody;
-  const SharedEnding in = ranks.submit(0, gtopk::recv_any(room, kTag, from));
+  const SharedEnding in = ranks.submit(0, gtopk::recv_any(buffer, kTag, from));
   ranks.leave(1);
   ranks.run_for(std::chrono::milliseconds(5));
   ASSERT_FALSE(in->ended);

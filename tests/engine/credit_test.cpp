@@ -21,7 +21,7 @@ using support::SharedEnding;
 using support::uneven_network;
 using transport::TagKind;
 
-/// Room in the window for a message of 3000 bytes, but not for a second one.
+/// The window has space for a message of 3000 bytes, but not for a second one.
 constexpr std::uint64_t kOneFits = 6000;
 /// Of so many bytes, what a rank may hold back before it tells the sender.
 constexpr std::uint64_t kUntold = kOneFits / 2;
@@ -34,15 +34,15 @@ TEST(Credit, OfAHeldMessageWhoseReceiveGivesUpIsReturned) {
     return fault;
   });
   const reference::Bytes data(3000);
-  reference::Bytes room(3000);
+  reference::Bytes buffer(3000);
   const SharedEnding ahead = send_with_tag(ranks, data, 1);
   const SharedEnding held = send_with_tag(ranks, data, 2);
   ranks.run_for(std::chrono::milliseconds(5));
   ASSERT_EQ(ranks.held(0), 1U);
-  const SharedEnding lost = receive_with_tag(ranks, room, 2, std::chrono::seconds(1));
+  const SharedEnding lost = receive_with_tag(ranks, buffer, 2, std::chrono::seconds(1));
   ranks.run_until([&] { return lost->ended; });
   EXPECT_EQ(lost->error->kind(), ErrorKind::kTimeout) << lost->text();
-  const SharedEnding received = receive_with_tag(ranks, room, 1);
+  const SharedEnding received = receive_with_tag(ranks, buffer, 1);
   ranks.run_all();
   EXPECT_TRUE(received->good() && ahead->good() && held->good()) << received->text();
   ranks.settle();
@@ -54,18 +54,18 @@ TEST(Credit, OfAHeldMessageThatIsSentAndThenGivenUpIsReturned) {
   options.eager_below = 1024;  // a payload waits until it is received
   FlowRanks ranks(2, options, kOneFits);
   const reference::Bytes data(3000);
-  reference::Bytes room(3000);
+  reference::Bytes buffer(3000);
   const SharedEnding ahead = send_with_tag(ranks, data, 1);
   const SharedEnding given_up = send_with_tag(ranks, data, 2, std::chrono::seconds(1));
   ranks.run_for(std::chrono::milliseconds(5));
   ASSERT_EQ(ranks.held(0), 1U);
-  const SharedEnding first = receive_with_tag(ranks, room, 1);
+  const SharedEnding first = receive_with_tag(ranks, buffer, 1);
   ranks.run_until([&] { return given_up->ended; });
   EXPECT_EQ(ranks.held(0), 0U);
   EXPECT_EQ(given_up->error->kind(), ErrorKind::kTimeout) << given_up->text();
   ranks.run_for(std::chrono::milliseconds(5));  // the receiver hears of it
   const SharedEnding next = send_with_tag(ranks, data, 2);
-  const SharedEnding second = receive_with_tag(ranks, room, 2);
+  const SharedEnding second = receive_with_tag(ranks, buffer, 2);
   ranks.run_all();
   for (const SharedEnding& ending : {ahead, first, next, second}) {
     EXPECT_TRUE(ending->good()) << ending->text();
@@ -92,11 +92,11 @@ TEST(Credit, OfALongMessageThatIsGivenUpIsReturnedWithoutAReceive) {
   EXPECT_TRUE(next->ended) << "it does not run ahead of its receive";
   EXPECT_TRUE(next->good()) << next->text();
 
-  reference::Bytes long_room(long_data.size());
-  reference::Bytes room(data.size());
+  reference::Bytes long_buffer(long_data.size());
+  reference::Bytes buffer(data.size());
   const SharedEnding again = send_with_tag(ranks, long_data, 1);
-  const SharedEnding first = receive_with_tag(ranks, long_room, 1);
-  const SharedEnding second = receive_with_tag(ranks, room, 2);
+  const SharedEnding first = receive_with_tag(ranks, long_buffer, 1);
+  const SharedEnding second = receive_with_tag(ranks, buffer, 2);
   ranks.run_all();
   EXPECT_TRUE(again->good() && first->good() && second->good()) << first->text();
   ranks.settle();
@@ -109,12 +109,12 @@ TEST(Credit, OfAHeldMessageThatDoesNotFitIsNotReturnedBeforeItCounts) {
   FlowRanks ranks(2, 3, kShortOrOther);
   const reference::Bytes few(10);
   const reference::Bytes data(3000);
-  reference::Bytes room(10);
+  reference::Bytes buffer(10);
   const SharedEnding ahead = send_with_tag(ranks, few, 1);
   const SharedEnding held = send_with_tag(ranks, data, 2);
   ranks.run_for(std::chrono::milliseconds(5));
   ASSERT_EQ(ranks.held(0), 1U);
-  const SharedEnding too_long = receive_with_tag(ranks, room, 2);
+  const SharedEnding too_long = receive_with_tag(ranks, buffer, 2);
   ranks.run_until([&] { return too_long->ended; });
   EXPECT_EQ(too_long->error->kind(), ErrorKind::kMismatch) << too_long->text();
   ranks.settle();
@@ -152,14 +152,14 @@ TEST(Credit, OfMatchedMessagesThatAreWithdrawnIsReturnedOnce) {
     delay_payloads(ranks, std::chrono::milliseconds(2500));
     const reference::Bytes data(kBytes, std::byte{7});
     for (std::size_t message = 0; message < kMessages; ++message) {
-      reference::Bytes room(kBytes);
-      const SharedEnding in = receive_with_tag(ranks, room, 2);
+      reference::Bytes buffer(kBytes);
+      const SharedEnding in = receive_with_tag(ranks, buffer, 2);
       const SharedEnding out = send_with_tag(ranks, data, 2, std::chrono::milliseconds(300));
       ranks.run_all();
       ASSERT_TRUE(out->error.has_value());
       EXPECT_EQ(out->error->kind(), ErrorKind::kTimeout) << out->text();
       EXPECT_TRUE(in->good()) << in->text();
-      EXPECT_TRUE(room == data);
+      EXPECT_TRUE(buffer == data);
       ranks.settle();
       ASSERT_EQ(ranks.unreturned(0, 1), counted) << "after message " << message;
     }
@@ -200,9 +200,9 @@ TEST(Credit, AgreesOnBothSidesWheneverAMessageIsGivenUp) {
       endings.push_back(ranks.submit(0, std::move(spec)));
     }
     ranks.run_for(std::chrono::milliseconds(1 + ranks.fabric().pick(20)));
-    std::vector<reference::Bytes> rooms(4, reference::Bytes(bytes));
-    for (reference::Bytes& room : rooms) {
-      engine::OperationSpec spec(gtopk::recv(room, 0, kTag));
+    std::vector<reference::Bytes> buffers(4, reference::Bytes(bytes));
+    for (reference::Bytes& buffer : buffers) {
+      engine::OperationSpec spec(gtopk::recv(buffer, 0, kTag));
       spec.timeout = std::chrono::seconds(2);
       endings.push_back(ranks.submit(to, std::move(spec)));
     }
@@ -233,7 +233,7 @@ TEST(Credit, OfAMessageGivenUpBeforeItsReceiverHasTheGroupIsReturned) {
     const auto sender = ranks.engine(0).add_group(spec);
     const reference::Bytes lost(9000, std::byte{1});
     const reference::Bytes data(9000, std::byte{2});
-    reference::Bytes room(9000);
+    reference::Bytes buffer(9000);
     engine::OperationSpec brief(gtopk::send(lost, 1, kTag));
     brief.timeout = std::chrono::milliseconds(500);
     const SharedEnding given_up = ranks.submit(0, sender, std::move(brief));
@@ -243,10 +243,10 @@ TEST(Credit, OfAMessageGivenUpBeforeItsReceiverHasTheGroupIsReturned) {
     spec.rank = 1;
     const auto receiver = ranks.engine(1).add_group(spec);
     const SharedEnding out = ranks.submit(0, sender, gtopk::send(data, 1, kTag));
-    const SharedEnding in = ranks.submit(1, receiver, gtopk::recv(room, 0, kTag));
+    const SharedEnding in = ranks.submit(1, receiver, gtopk::recv(buffer, 0, kTag));
     ranks.run_all();
     EXPECT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
-    EXPECT_TRUE(room == data);
+    EXPECT_TRUE(buffer == data);
     ranks.settle();
     EXPECT_EQ(sender->credits[1].ahead, receiver->credits[0].matched);
     EXPECT_TRUE(ranks.close().empty());

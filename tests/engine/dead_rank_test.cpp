@@ -43,7 +43,7 @@ struct Work {
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       tensors.push_back(support::tensor_of(problem, rank));
       large.emplace_back(80000);
-      rooms.emplace_back(ranks, reference::Bytes(2000));
+      buffers.emplace_back(ranks, reference::Bytes(2000));
     }
   }
   /// gtopk, gtopk-tree and topk; every other time hierarchical and gtopk-placed replace the last
@@ -70,7 +70,7 @@ struct Work {
         spec = gtopk::broadcast(large[rank], 0);
         break;
       case 5:
-        spec = gtopk::all_gather(rooms[rank]);
+        spec = gtopk::all_gather(buffers[rank]);
         break;
       case 6:
       case 7:
@@ -89,7 +89,7 @@ struct Work {
   reference::Problem long_lists;
   std::vector<support::Tensor> long_tensors;
   std::vector<reference::Bytes> large;
-  std::vector<std::vector<reference::Bytes>> rooms;
+  std::vector<std::vector<reference::Bytes>> buffers;
 };
 
 void expect_names(const SharedEnding& ending, std::uint32_t victim, std::uint64_t sequence,
@@ -307,13 +307,13 @@ TEST(LateRank, IsNamedWhenTheOperationThatWaitsTimesOutFirst) {
 
 TEST(LateRank, EndsTheGroupAndItsMessagesSaySo) {
   InprocRanks ranks(3);
-  reference::Bytes room(10);
-  const SharedEnding received = ranks.submit(2, lasting(gtopk::recv(room, 1, 7)));
+  reference::Bytes buffer(10);
+  const SharedEnding received = ranks.submit(2, lasting(gtopk::recv(buffer, 1, 7)));
   engine::OperationSpec barrier = gtopk::barrier();
   barrier.timeout = kTimeout;
   const SharedEnding late = ranks.submit(0, std::move(barrier));
   ranks.run_all();
-  const SharedEnding next = ranks.submit(2, gtopk::recv(room, 1, 7));
+  const SharedEnding next = ranks.submit(2, gtopk::recv(buffer, 1, 7));
   ranks.run_all();
   for (const SharedEnding& ending : {late, received, next}) {
     ASSERT_TRUE(ending->error.has_value());
@@ -343,9 +343,9 @@ std::vector<std::string> told_of_rank_2(InprocRanks& ranks,
 
 TEST(LateRank, IsSaidToBeInAMessageThatItWaitsFor) {
   InprocRanks ranks(3);
-  reference::Bytes room(10);
+  reference::Bytes buffer(10);
   const auto texts = told_of_rank_2(
-      ranks, [&](InprocRanks& all) { return all.submit(2, lasting(gtopk::recv(room, 0, 7))); });
+      ranks, [&](InprocRanks& all) { return all.submit(2, lasting(gtopk::recv(buffer, 0, 7))); });
   for (const std::string& text : texts) {
     EXPECT_THAT(text, ::testing::HasSubstr("of group 'default'"));
     EXPECT_THAT(text, ::testing::HasSubstr("rank 2 (host node2, pid 1002) never entered "
@@ -407,8 +407,8 @@ TEST(AbortedGroup, SaysWhomEachOperationWasWaitingFor) {
 
 TEST(LateRank, OfAPointToPointTransferFailsThatTransferAlone) {
   InprocRanks ranks(2);
-  reference::Bytes room(10);
-  engine::OperationSpec spec = gtopk::recv(room, 1, 7);
+  reference::Bytes buffer(10);
+  engine::OperationSpec spec = gtopk::recv(buffer, 1, 7);
   spec.timeout = kTimeout;
   const SharedEnding ending = ranks.submit(0, std::move(spec));
   ranks.run_all();

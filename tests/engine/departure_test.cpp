@@ -338,13 +338,13 @@ class LeftMessage : public testing::TestWithParam<std::size_t> {
   InprocRanks ranks_{2, eager()};
   transport::TimePoint begin_ = ranks_.now();
   const reference::Bytes unreceived_ = reference::Bytes(GetParam(), std::byte{42});
-  reference::Bytes room_ = reference::Bytes(GetParam());
+  reference::Bytes buffer_ = reference::Bytes(GetParam());
 };
 
 TEST_P(LeftMessage, KeepsNobodyWaitingForMore) {
   std::int64_t value = 1;
   const SharedEnding collective = ranks_.submit(0, gtopk::all_reduce(&value, 1, DataType::kInt64));
-  const SharedEnding receive = ranks_.submit(0, gtopk::recv(room_, 1, 6));
+  const SharedEnding receive = ranks_.submit(0, gtopk::recv(buffer_, 1, 6));
   ranks_.run_all();
   expect_left(collective);
   expect_left(receive);
@@ -353,15 +353,15 @@ TEST_P(LeftMessage, KeepsNobodyWaitingForMore) {
 TEST_P(LeftMessage, IsStillThereToBeReceivedAndNothingElseIs) {
   ranks_.run_for(std::chrono::milliseconds(5));
   std::int64_t value = 1;
-  const SharedEnding none = ranks_.submit(0, gtopk::recv(room_, 1, 6));
+  const SharedEnding none = ranks_.submit(0, gtopk::recv(buffer_, 1, 6));
   const SharedEnding collective = ranks_.submit(0, gtopk::all_reduce(&value, 1, DataType::kInt64));
-  const SharedEnding there = ranks_.submit(0, gtopk::recv(room_, 1, 5));
-  const SharedEnding again = ranks_.submit(0, gtopk::recv(room_, 1, 5));
+  const SharedEnding there = ranks_.submit(0, gtopk::recv(buffer_, 1, 5));
+  const SharedEnding again = ranks_.submit(0, gtopk::recv(buffer_, 1, 5));
   ranks_.run_all();
   expect_left(none);
   expect_left(collective);
   EXPECT_TRUE(there->good()) << there->text();
-  EXPECT_TRUE(room_ == unreceived_);
+  EXPECT_TRUE(buffer_ == unreceived_);
   expect_left(again);
 }
 

@@ -129,8 +129,8 @@ TEST(FlowControl, HeldMessagesFollowWithoutClearanceAsSoonAsTheyFit) {
   messages.send_all(ranks, 0, 1);
   ranks.run_for(std::chrono::milliseconds(5));
   EXPECT_GT(ranks.held(0), kMessages / 2);
-  for (reference::Bytes& room : messages.received) {
-    messages.receives.push_back(ranks.submit(1, gtopk::recv(room, 0, kTag)));
+  for (reference::Bytes& buffer : messages.received) {
+    messages.receives.push_back(ranks.submit(1, gtopk::recv(buffer, 0, kTag)));
     ranks.run_until([&] { return messages.receives.back()->ended; });
   }
   ranks.run_all();
@@ -152,14 +152,14 @@ TEST(FlowControl, MessagesOfOneTagKeepTheirOrderWhateverIsHeld) {
     for (std::size_t number = 0; number < sizes.size(); ++number) {
       messages.sends.push_back(ranks.submit(0, gtopk::send(messages.sent[number], 1, kTag)));
       while (received < number && ranks.fabric().pick(3) == 0) {
-        reference::Bytes& room = messages.received[received++];
-        messages.receives.push_back(ranks.submit(1, gtopk::recv(room, 0, kTag)));
+        reference::Bytes& buffer = messages.received[received++];
+        messages.receives.push_back(ranks.submit(1, gtopk::recv(buffer, 0, kTag)));
       }
       ranks.run_for(std::chrono::microseconds(ranks.fabric().pick(100)));
     }
     for (; received < sizes.size(); ++received) {
-      reference::Bytes& room = messages.received[received];
-      messages.receives.push_back(ranks.submit(1, gtopk::recv(room, 0, kTag)));
+      reference::Bytes& buffer = messages.received[received];
+      messages.receives.push_back(ranks.submit(1, gtopk::recv(buffer, 0, kTag)));
     }
     ranks.run_all();
     messages.expect_arrived();
@@ -230,12 +230,12 @@ TEST(FlowControl, SevenRanksFloodOneThatReceivesFromAny) {
     ranks.run_for(std::chrono::milliseconds(20));
     std::vector<std::size_t> next(kRanks);
     for (std::size_t number = 0; number < each * (kRanks - 1); ++number) {
-      reference::Bytes room(4096);
+      reference::Bytes buffer(4096);
       std::uint32_t from = 0;
-      const SharedEnding in = ranks.submit(0, gtopk::recv_any(room, kTag, from));
+      const SharedEnding in = ranks.submit(0, gtopk::recv_any(buffer, kTag, from));
       ranks.run_until([&] { return in->ended; });
       ASSERT_TRUE(in->good()) << in->text();
-      ASSERT_TRUE(room == messages[from - 1].sent[next[from]++]);
+      ASSERT_TRUE(buffer == messages[from - 1].sent[next[from]++]);
     }
     ranks.run_all();
     for (const Messages& of_rank : messages) {

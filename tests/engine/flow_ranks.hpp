@@ -47,7 +47,7 @@ class FlowRanks : public support::InprocRanks {
   }
 };
 
-/// Messages of various sizes with the same first bytes nowhere, and room for them elsewhere.
+/// Messages of various sizes with the same first bytes nowhere, and buffers for them elsewhere.
 struct Messages {
   explicit Messages(const std::vector<std::size_t>& sizes) {
     for (const std::size_t bytes : sizes) {
@@ -67,8 +67,8 @@ struct Messages {
   }
   void receive_all(support::InprocRanks& ranks, std::uint32_t from, std::uint32_t to,
                    std::int32_t tag = kTag) {
-    for (reference::Bytes& room : received) {
-      receives.push_back(ranks.submit(to, gtopk::recv(room, from, tag)));
+    for (reference::Bytes& buffer : received) {
+      receives.push_back(ranks.submit(to, gtopk::recv(buffer, from, tag)));
     }
   }
   void expect_arrived() const {
@@ -108,9 +108,9 @@ inline support::SharedEnding send_with_tag(
 }
 
 inline support::SharedEnding receive_with_tag(
-    support::InprocRanks& ranks, reference::Bytes& room, std::int32_t tag,
+    support::InprocRanks& ranks, reference::Bytes& buffer, std::int32_t tag,
     transport::Duration timeout = support::InprocRanks::kTimeout) {
-  engine::OperationSpec spec(gtopk::recv(room, 0, tag));
+  engine::OperationSpec spec(gtopk::recv(buffer, 0, tag));
   spec.timeout = timeout;
   return ranks.submit(1, std::move(spec));
 }

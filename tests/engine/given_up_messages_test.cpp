@@ -31,10 +31,10 @@ transport::inproc::FabricOptions asks_for_all(std::uint64_t seed) {
 
 /// A receive on rank 1 matches the first message, and times out before it has come, as rank 0 is
 /// stopped meanwhile.
-void give_up_the_first(FlowRanks& ranks, reference::Bytes& room) {
+void give_up_the_first(FlowRanks& ranks, reference::Bytes& buffer) {
   ranks.run_for(std::chrono::milliseconds(5));
   ranks.freeze(0);
-  const SharedEnding in = receive_with_tag(ranks, room, kTag, kBrief);
+  const SharedEnding in = receive_with_tag(ranks, buffer, kTag, kBrief);
   ranks.run_until([&] { return in->ended; });
   ASSERT_TRUE(in->error.has_value());
   EXPECT_EQ(in->error->kind(), ErrorKind::kTimeout) << in->text();
@@ -51,8 +51,8 @@ TEST(GivenUpMessages, OfAReceiveThatTimesOutGoToThoseThatFollow) {
           ASSERT_EQ(support::group_works(ranks), "");
           Messages messages(3, bytes);
           messages.send_all(ranks, 0, 1);
-          reference::Bytes room(bytes, std::byte{0xEE});
-          give_up_the_first(ranks, room);
+          reference::Bytes buffer(bytes, std::byte{0xEE});
+          give_up_the_first(ranks, buffer);
           if (!waits) {
             ranks.thaw(0);
             ranks.run_for(std::chrono::milliseconds(5));
@@ -61,7 +61,7 @@ TEST(GivenUpMessages, OfAReceiveThatTimesOutGoToThoseThatFollow) {
           ranks.thaw(0);
           ranks.run_all();
           messages.expect_arrived();
-          EXPECT_TRUE(room == reference::Bytes(bytes, std::byte{0xEE})) << "it is its caller's";
+          EXPECT_TRUE(buffer == reference::Bytes(bytes, std::byte{0xEE})) << "it is its caller's";
           ranks.settle();
           EXPECT_EQ(ranks.unreturned(0, 1), 0U);
           EXPECT_EQ(ranks.held(0), 0U);
@@ -79,8 +79,8 @@ TEST(GivenUpMessages, OfAReceiveThatTimesOutGoToOneFromAnyRank) {
     ASSERT_EQ(support::group_works(ranks), "");
     Messages messages(2, 100);
     messages.send_all(ranks, 0, 1);
-    reference::Bytes room(100);
-    give_up_the_first(ranks, room);
+    reference::Bytes buffer(100);
+    give_up_the_first(ranks, buffer);
     std::vector<std::uint32_t> from(2, 9);
     for (std::size_t i = 0; i < 2; ++i) {
       messages.receives.push_back(
@@ -104,17 +104,17 @@ TEST(GivenUpMessages, OfAReceiveThatTimesOutAreSkippedIfTheirSenderWithdrawsThem
     const reference::Bytes lost(9000, std::byte{1});
     const reference::Bytes data(9000, std::byte{2});
     const SharedEnding given_up = send_with_tag(ranks, lost, kTag, std::chrono::seconds(5));
-    reference::Bytes room(9000);
-    give_up_the_first(ranks, room);
+    reference::Bytes buffer(9000);
+    give_up_the_first(ranks, buffer);
     ranks.thaw(0);
     ranks.run_until([&] { return given_up->ended; });
     EXPECT_EQ(given_up->error->kind(), ErrorKind::kTimeout) << given_up->text();
     ranks.run_for(std::chrono::milliseconds(5));
     const SharedEnding out = send_with_tag(ranks, data, kTag);
-    const SharedEnding in = receive_with_tag(ranks, room, kTag);
+    const SharedEnding in = receive_with_tag(ranks, buffer, kTag);
     ranks.run_all();
     EXPECT_TRUE(out->good() && in->good()) << in->text();
-    EXPECT_TRUE(room == data);
+    EXPECT_TRUE(buffer == data);
     ranks.settle();
     EXPECT_EQ(ranks.unreturned(0, 1), 0U);
     EXPECT_TRUE(ranks.group(1)->withdrawn.empty());
@@ -127,8 +127,8 @@ TEST(GivenUpMessages, ThatDoNotFitAreReturned) {
   ASSERT_EQ(support::group_works(ranks), "");
   Messages messages(2, 100);
   messages.send_all(ranks, 0, 1);
-  reference::Bytes room(10);
-  give_up_the_first(ranks, room);
+  reference::Bytes buffer(10);
+  give_up_the_first(ranks, buffer);
   ranks.thaw(0);
   const SharedEnding in = receive_with_tag(ranks, messages.received[1], kTag);
   ranks.run_all();
@@ -204,17 +204,17 @@ TEST(GivenUpMessages, ArriveOnceAndInTheirOrderHoweverOftenReceivesTimeOut) {
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
     FlowRanks ranks(2, options, window);
     const Messages messages(kMessages, bytes);
-    std::deque<reference::Bytes> rooms;  // into which messages may come even later
+    std::deque<reference::Bytes> buffers;  // into which messages may come even later
     std::vector<std::size_t> received;
     const auto receive = [&](transport::Duration timeout) {
-      reference::Bytes& room = rooms.emplace_back(bytes);
-      engine::OperationSpec spec(gtopk::recv(room, 0, kTag));
+      reference::Bytes& buffer = buffers.emplace_back(bytes);
+      engine::OperationSpec spec(gtopk::recv(buffer, 0, kTag));
       spec.timeout = timeout;
       const SharedEnding in = ranks.submit(to, std::move(spec));
       ranks.run_until([&] { return in->ended; });
       if (in->good()) {
-        received.push_back(static_cast<std::size_t>(room.front()));
-        EXPECT_TRUE(room == messages.sent.at(received.back()));
+        received.push_back(static_cast<std::size_t>(buffer.front()));
+        EXPECT_TRUE(buffer == messages.sent.at(received.back()));
       } else {
         EXPECT_EQ(in->error->kind(), ErrorKind::kTimeout) << in->text();
         ++timeouts;

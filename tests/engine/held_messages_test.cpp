@@ -180,9 +180,9 @@ TEST(HeldMessages, AHeldMessageThatDoesNotFitIsAnErrorAndLetsItsSenderGo) {
             fmt::format("{} to {} bytes, window {}, seed {}", sent, expected, window, seed));
         FlowRanks ranks(2, uneven_network(seed), window);
         const reference::Bytes data(sent);
-        reference::Bytes room(expected);
+        reference::Bytes buffer(expected);
         const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
-        const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
+        const SharedEnding in = ranks.submit(1, gtopk::recv(buffer, 0, kTag));
         ranks.run_all();
         ASSERT_TRUE(in->error.has_value());
         EXPECT_EQ(in->error->kind(), ErrorKind::kMismatch);

@@ -176,7 +176,7 @@ TEST(Hello, ofALivingRankThatIsSlow_isWaitedForByASend) {
 TEST(Hello, thatIsNeverAnswered_endsASendAtItsTimeoutAndTheMessageIsNotReceived) {
   InprocRanks ranks(2, all_eager());
   const reference::Bytes bytes(8);
-  reference::Bytes room(8);
+  reference::Bytes buffer(8);
   ranks.freeze(1);
   engine::OperationSpec send(gtopk::send(bytes, 1, 7));
   send.timeout = std::chrono::seconds(1);
@@ -188,7 +188,7 @@ TEST(Hello, thatIsNeverAnswered_endsASendAtItsTimeoutAndTheMessageIsNotReceived)
       << sent->text();
   ranks.thaw(1);
   ranks.settle();
-  engine::OperationSpec receive(gtopk::recv(room, 0, 7));
+  engine::OperationSpec receive(gtopk::recv(buffer, 0, 7));
   receive.timeout = std::chrono::seconds(1);
   const SharedEnding received = ranks.submit(1, std::move(receive));
   ranks.run_all();
@@ -198,8 +198,8 @@ TEST(Hello, thatIsNeverAnswered_endsASendAtItsTimeoutAndTheMessageIsNotReceived)
 TEST(Hello, toARankThatWasKilled_failsTheGroupAndSaysThatItDidNotLeaveInOrder) {
   InprocRanks ranks(3, all_eager());
   ranks.kill(2, Death::kNoticed);
-  reference::Bytes room(8);
-  const SharedEnding received = ranks.submit(0, gtopk::recv(room, 2, 7));
+  reference::Bytes buffer(8);
+  const SharedEnding received = ranks.submit(0, gtopk::recv(buffer, 2, 7));
   ranks.run_all();
   ASSERT_TRUE(received->error.has_value());
   EXPECT_NE(received->text().find("rank 2 (host node2, pid 1002) is gone: Connection refused. It "
@@ -232,8 +232,8 @@ TEST(Hello, toARankThatEnds_quotesTheLastErrorThatItToldAfterItWasLookedUp) {
         engine::PeerRecord{.address = {}, .left = true, .last_words = "no route to rank 0"};
     ranks.fabric().show_end(rank);
   });
-  reference::Bytes room(8);
-  const SharedEnding received = ranks.submit(0, gtopk::recv(room, 2, 7));
+  reference::Bytes buffer(8);
+  const SharedEnding received = ranks.submit(0, gtopk::recv(buffer, 2, 7));
   ranks.run_until([&] { return received->ended; });
   EXPECT_NE(received->text().find("rank 2 (host node2, pid 1002) has left (it destroyed its "
                                   "process group or exited); its last error: no route to rank 0"),
@@ -245,8 +245,8 @@ TEST(Hello, toARankWhoseProcessHasEnded_saysSoIfItToldTheDirectoryNothing) {
   InprocRanks ranks(3, all_eager());
   ranks.freeze(2);
   ranks.fabric().show_end(2);
-  reference::Bytes room(8);
-  const SharedEnding received = ranks.submit(0, gtopk::recv(room, 2, 7));
+  reference::Bytes buffer(8);
+  const SharedEnding received = ranks.submit(0, gtopk::recv(buffer, 2, 7));
   ranks.run_until([&] { return received->ended; });
   EXPECT_NE(received->text().find("rank 2 (host node2, pid 1002) is gone: its process has ended"),
             std::string::npos)
@@ -257,8 +257,8 @@ TEST(Directory, thatFailedOnce_isAskedAgainWhetherARankHasLeft) {
   InprocRanks ranks(3, all_eager());
   ranks.freeze(2);
   ranks.directory()[2].reset();
-  reference::Bytes room(8);
-  engine::OperationSpec receive(gtopk::recv(room, 2, 7));
+  reference::Bytes buffer(8);
+  engine::OperationSpec receive(gtopk::recv(buffer, 2, 7));
   receive.timeout = std::chrono::minutes(10);
   const SharedEnding received = ranks.submit(0, std::move(receive));
   ranks.run_for(std::chrono::seconds(1));
@@ -274,8 +274,8 @@ TEST(Directory, thatFailedOnce_isAskedAgainWhetherARankHasLeft) {
 
 /// A receive on rank 1 that nobody serves.
 SharedEnding time_out(InprocRanks& ranks) {
-  reference::Bytes room(8);
-  engine::OperationSpec receive(gtopk::recv(room, 0, 7));
+  reference::Bytes buffer(8);
+  engine::OperationSpec receive(gtopk::recv(buffer, 0, 7));
   receive.timeout = std::chrono::milliseconds(10);
   SharedEnding late = ranks.submit(1, std::move(receive));
   ranks.run_all();
@@ -286,8 +286,8 @@ TEST(LastError, ofARankThatLeaves_isInTheErrorsOfThoseThatWaitForIt) {
   InprocRanks ranks(3, all_eager());
   ASSERT_EQ(support::group_works(ranks), "");
   ASSERT_FALSE(time_out(ranks)->good());
-  reference::Bytes room(8);
-  const SharedEnding waiting = ranks.submit(2, gtopk::recv(room, 1, 8));
+  reference::Bytes buffer(8);
+  const SharedEnding waiting = ranks.submit(2, gtopk::recv(buffer, 1, 8));
   ranks.leave(1);
   ranks.run_all();
   ASSERT_TRUE(waiting->error.has_value());

@@ -19,21 +19,21 @@ inline constexpr std::size_t kLong = 100'000;
 inline bool received_though_given_up(support::InprocRanks& ranks, const support::SharedEnding& lost,
                                      const reference::Bytes& given_up,
                                      const reference::Bytes& next) {
-  reference::Bytes room(given_up.size());
-  const support::SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
+  reference::Bytes buffer(given_up.size());
+  const support::SharedEnding in = ranks.submit(1, gtopk::recv(buffer, 0, kTag));
   ranks.run_until([&] { return lost->ended; });
   const support::SharedEnding out = ranks.submit(0, gtopk::send(next, 1, kTag));
   ranks.run_until([&] { return in->ended; });
   EXPECT_TRUE(in->good()) << in->text();
-  const bool whole = room == given_up;
-  EXPECT_TRUE(whole || room == next);
+  const bool whole = buffer == given_up;
+  EXPECT_TRUE(whole || buffer == next);
   EXPECT_TRUE(whole || !lost->good());
   lost->ignore("a message that is received whole may have been given up or not");
   if (whole) {
-    const support::SharedEnding again = ranks.submit(1, gtopk::recv(room, 0, kTag));
+    const support::SharedEnding again = ranks.submit(1, gtopk::recv(buffer, 0, kTag));
     ranks.run_all();
     EXPECT_TRUE(again->good()) << again->text();
-    EXPECT_TRUE(room == next);
+    EXPECT_TRUE(buffer == next);
   }
   ranks.run_all();
   EXPECT_TRUE(out->good()) << out->text();

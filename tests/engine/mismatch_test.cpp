@@ -195,58 +195,58 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
                                         std::vector<reference::Bytes>&)>
         make;
   };
-  const auto one_room = [](std::vector<reference::Bytes>& memory,
-                           std::size_t bytes) -> reference::Bytes& {
+  const auto one_buffer = [](std::vector<reference::Bytes>& memory,
+                             std::size_t bytes) -> reference::Bytes& {
     return memory.emplace_back(bytes);
   };
   const std::vector<Kind> kinds = {
       {"barrier()", [](auto&, auto, auto&) { return gtopk::barrier(); }},
       {"all_reduce(d=10, dtype=int32, op=SUM)",
        [&](auto&, auto, auto& memory) {
-         return gtopk::all_reduce(one_room(memory, 40).data(), 10, DataType::kInt32);
+         return gtopk::all_reduce(one_buffer(memory, 40).data(), 10, DataType::kInt32);
        }},
       {"all_reduce(d=40000, dtype=int32, op=SUM)",
        [&](auto&, auto, auto& memory) {
-         return gtopk::all_reduce(one_room(memory, 160000).data(), 40000, DataType::kInt32);
+         return gtopk::all_reduce(one_buffer(memory, 160000).data(), 40000, DataType::kInt32);
        }},
       {"all_reduce(d=10, dtype=int32, op=MAX)",
        [&](auto&, auto, auto& memory) {
-         return gtopk::all_reduce(one_room(memory, 40).data(), 10, DataType::kInt32,
+         return gtopk::all_reduce(one_buffer(memory, 40).data(), 10, DataType::kInt32,
                                   ReduceOp::kMax);
        }},
       {"broadcast(bytes=3000, dtype=uint8, root=0)",
-       [&](auto&, auto, auto& memory) { return gtopk::broadcast(one_room(memory, 3000), 0); }},
+       [&](auto&, auto, auto& memory) { return gtopk::broadcast(one_buffer(memory, 3000), 0); }},
       {"broadcast(bytes=3000, dtype=uint8, root=1)",
-       [&](auto&, auto, auto& memory) { return gtopk::broadcast(one_room(memory, 3000), 1); }},
+       [&](auto&, auto, auto& memory) { return gtopk::broadcast(one_buffer(memory, 3000), 1); }},
       {"broadcast(bytes=3000, dtype=float32, root=0)",
        [&](auto&, auto, auto& memory) {
-         return gtopk::broadcast({one_room(memory, 3000), DataType::kFloat32}, 0);
+         return gtopk::broadcast({one_buffer(memory, 3000), DataType::kFloat32}, 0);
        }},
       {"broadcast(bytes=3000, dtype=opaque(9), root=0)",
        [&](auto&, auto, auto& memory) {
-         return gtopk::broadcast({one_room(memory, 3000), opaque_type(9)}, 0);
+         return gtopk::broadcast({one_buffer(memory, 3000), opaque_type(9)}, 0);
        }},
       {"all_gather(bytes=50, dtype=uint8)",
        [&](InprocRanks& ranks, auto, auto& memory) {
-         std::vector<std::span<std::byte>> rooms;
+         std::vector<std::span<std::byte>> buffers;
          for (std::uint32_t i = 0; i < ranks.size(); ++i) {
-           rooms.emplace_back(one_room(memory, 50));
+           buffers.emplace_back(one_buffer(memory, 50));
          }
-         return gtopk::all_gather(rooms);
+         return gtopk::all_gather(buffers);
        }},
       {"all_gather(bytes=50, dtype=bfloat16)",
        [&](InprocRanks& ranks, auto, auto& memory) {
-         std::vector<std::span<std::byte>> rooms;
+         std::vector<std::span<std::byte>> buffers;
          for (std::uint32_t i = 0; i < ranks.size(); ++i) {
-           rooms.emplace_back(one_room(memory, 50));
+           buffers.emplace_back(one_buffer(memory, 50));
          }
-         return gtopk::all_gather(Buffers(rooms, DataType::kBfloat16));
+         return gtopk::all_gather(Buffers(buffers, DataType::kBfloat16));
        }},
       // In as many parts as there are connections.
       {text_of(long_list()),
        [&](InprocRanks& /*ranks*/, auto /*rank*/, auto& memory) {
          sparse::SparseCall call = long_list();
-         reference::Bytes& tensor = one_room(memory, call.d * 4);
+         reference::Bytes& tensor = one_buffer(memory, call.d * 4);
          for (std::uint64_t i = 0; i < call.d; ++i) {
            reference::store(call.dtype, tensor, i, 1.0);
          }
@@ -256,7 +256,7 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
       {text_of(usual("gtopk-tree", 100)),
        [&](InprocRanks& /*ranks*/, auto /*rank*/, auto& memory) {
          sparse::SparseCall call = usual("gtopk-tree", 100);
-         reference::Bytes& tensor = one_room(memory, 400);
+         reference::Bytes& tensor = one_buffer(memory, 400);
          for (std::uint64_t i = 0; i < 100; ++i) {
            reference::store(call.dtype, tensor, i, 1.0);
          }
@@ -276,8 +276,8 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
           SCOPED_TRACE(fmt::format("P={} rank {} calls {}, others {}, seed {}", size, odd,
                                    kinds[b].text, kinds[a].text, ++seed));
           std::vector<std::vector<reference::Bytes>> memory(size);
-          for (auto& rooms : memory) {
-            rooms.reserve(16);
+          for (auto& buffers : memory) {
+            buffers.reserve(16);
           }
           InprocRanks ranks(size, network(seed));
           const auto endings = ranks.run([&](std::uint32_t rank) {

@@ -152,12 +152,12 @@ TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOverByAReceiveOfFewerBytes) {
     }
     ranks.run_for(std::chrono::milliseconds(5));
     const reference::Bytes data(expected, std::byte{3});
-    reference::Bytes room(expected);
+    reference::Bytes buffer(expected);
     const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
-    const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
+    const SharedEnding in = ranks.submit(1, gtopk::recv(buffer, 0, kTag));
     ranks.run_all();
     EXPECT_TRUE(out->good() && in->good()) << in->text();
-    EXPECT_TRUE(room == data);
+    EXPECT_TRUE(buffer == data);
     EXPECT_TRUE(ranks.close().empty());
   }
 }
@@ -183,8 +183,8 @@ TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
     for (std::size_t number = 0; number < kMessages; ++number) {
       // Some arrive before their receive, some after.
       if (number == 3) {
-        for (reference::Bytes& room : received) {
-          endings.push_back(ranks.submit(1, gtopk::recv(room, 0, kTag)));
+        for (reference::Bytes& buffer : received) {
+          endings.push_back(ranks.submit(1, gtopk::recv(buffer, 0, kTag)));
         }
       }
       endings.push_back(ranks.submit(0, gtopk::send(sent[number], 1, kTag)));
@@ -203,11 +203,11 @@ TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
 // While it waits behind another receive, its timeout runs as usual.
 TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
   InprocRanks ranks(2);
-  std::vector<reference::Bytes> rooms(4, reference::Bytes(10));
+  std::vector<reference::Bytes> buffers(4, reference::Bytes(10));
   std::vector<SharedEnding> received;
   for (const int seconds : {5, 1, 20, 20}) {
     received.push_back(ranks.submit(
-        1, within(gtopk::recv(rooms[received.size()], 0, kTag), std::chrono::seconds(seconds))));
+        1, within(gtopk::recv(buffers[received.size()], 0, kTag), std::chrono::seconds(seconds))));
   }
   ranks.run_until([&] { return received[1]->ended; });
   EXPECT_FALSE(received[0]->ended);
@@ -223,7 +223,7 @@ TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
   ranks.run_all();
   EXPECT_TRUE(sent_first->good() && sent_second->good());
   EXPECT_TRUE(received[2]->good() && received[3]->good());
-  EXPECT_TRUE(rooms[2] == first && rooms[3] == second);
+  EXPECT_TRUE(buffers[2] == first && buffers[3] == second);
   EXPECT_TRUE(ranks.close().empty());
 }
 
@@ -259,9 +259,9 @@ TEST(PointToPoint, ThatDoesNotFitIsAnErrorWithBothSizesAndLetsItsSenderGo) {
       SCOPED_TRACE(fmt::format("seed {}: {} bytes into {}", seed, sent, expected));
       InprocRanks ranks(2, uneven_network(seed));
       const reference::Bytes data(sent);
-      reference::Bytes room(expected);
+      reference::Bytes buffer(expected);
       const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
-      const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
+      const SharedEnding in = ranks.submit(1, gtopk::recv(buffer, 0, kTag));
       ranks.run_all();
       EXPECT_TRUE(out->good()) << out->text();
       ASSERT_TRUE(in->error.has_value());
@@ -286,12 +286,12 @@ TEST(PointToPoint, ThatComesAtTheLastMomentIsReceivedOnce) {
     InprocRanks ranks(2, support::network(seed, std::chrono::microseconds(20)));
     const std::size_t size = seed % 2 == 0 ? 10 : kLong;
     const reference::Bytes data(size, std::byte{1});
-    reference::Bytes room(size);
+    reference::Bytes buffer(size);
     const std::uint32_t from = 0;
     const bool of_any = seed % 5 == 0;
     std::uint32_t source = 0;
     SharedEnding in = ranks.submit(
-        1, within(of_any ? gtopk::recv_any(room, kTag, source) : gtopk::recv(room, from, kTag),
+        1, within(of_any ? gtopk::recv_any(buffer, kTag, source) : gtopk::recv(buffer, from, kTag),
                   std::chrono::seconds(1)));
     const transport::TimePoint until =
         ranks.now() + std::chrono::seconds(1) + std::chrono::microseconds(random.below(60));
@@ -301,11 +301,11 @@ TEST(PointToPoint, ThatComesAtTheLastMomentIsReceivedOnce) {
     if (!in->good()) {
       ++late;
       EXPECT_EQ(in->error->kind(), ErrorKind::kTimeout) << in->text();
-      in = ranks.submit(1, gtopk::recv(room, from, kTag));
+      in = ranks.submit(1, gtopk::recv(buffer, from, kTag));
     }
     ranks.run_all();
     EXPECT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
-    EXPECT_TRUE(room == data);
+    EXPECT_TRUE(buffer == data);
     EXPECT_TRUE(ranks.close().empty());
   }
   EXPECT_GT(late, 50U);
@@ -322,10 +322,10 @@ TEST(PointToPoint, WhosePayloadComesAfterItsReceiverGaveUpIsDiscarded) {
     return fault;
   });
   const reference::Bytes data(kLong);
-  reference::Bytes room(kLong);
+  reference::Bytes buffer(kLong);
   const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
   const SharedEnding in =
-      ranks.submit(1, within(gtopk::recv(room, 0, kTag), std::chrono::seconds(1)));
+      ranks.submit(1, within(gtopk::recv(buffer, 0, kTag), std::chrono::seconds(1)));
   ranks.run_all();
   EXPECT_TRUE(out->good()) << out->text();
   ASSERT_TRUE(in->error.has_value());
@@ -342,10 +342,10 @@ TEST(PointToPoint, WhosePayloadIsLostIsSaidNotToHaveArrivedWhole) {
     return fault;
   });
   const reference::Bytes data(kLong);
-  reference::Bytes room(kLong);
+  reference::Bytes buffer(kLong);
   ranks.submit(0, gtopk::send(data, 1, kTag))->ignore("its payload is lost");
   const SharedEnding in =
-      ranks.submit(1, within(gtopk::recv(room, 0, kTag), std::chrono::seconds(1)));
+      ranks.submit(1, within(gtopk::recv(buffer, 0, kTag), std::chrono::seconds(1)));
   ranks.run_until([&] { return in->ended; });
   EXPECT_NE(in->text().find("rank 0 (host node0, pid 1000) is alive and its message has not "
                             "fully arrived"),
@@ -365,12 +365,12 @@ TEST(PointToPoint, ThatALivingRankDoesNotTakeKeepsNoConnectionFromLiving) {
   EXPECT_EQ(ranks.engine(0).under_way(), 1U);
   EXPECT_EQ(support::group_works(ranks), "");
   const reference::Bytes next(10, std::byte{2});
-  reference::Bytes room(10);
+  reference::Bytes buffer(10);
   const SharedEnding out = ranks.submit(0, gtopk::send(next, 1, kTag));
-  const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
+  const SharedEnding in = ranks.submit(1, gtopk::recv(buffer, 0, kTag));
   ranks.run_all();
   EXPECT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
-  EXPECT_TRUE(room == next);
+  EXPECT_TRUE(buffer == next);
   EXPECT_TRUE(ranks.close().empty());
 }
 

@@ -154,8 +154,8 @@ TEST(Proof, ThatNeverComes_keepsAMessageFromBeingAccepted) {
       return fault;
     });
     const reference::Bytes bytes(8);
-    reference::Bytes room(8);
-    engine::OperationSpec receive(gtopk::recv(room, 1, 7));
+    reference::Bytes buffer(8);
+    engine::OperationSpec receive(gtopk::recv(buffer, 1, 7));
     receive.timeout = kSoon;
     const SharedEnding received = ranks.submit(0, std::move(receive));
     const SharedEnding sent = ranks.submit(1, gtopk::send(bytes, 0, 7));
@@ -181,8 +181,8 @@ TEST(Proof, ThatCame_isNotDoubtedForWhatAStrangerForgesLater) {
     fault.drop = sent.source == 1 && transport::kind_of(sent.tag) == TagKind::kControl;
     return fault;
   });
-  reference::Bytes room(8);
-  engine::OperationSpec receive(gtopk::recv(room, 1, 7));
+  reference::Bytes buffer(8);
+  engine::OperationSpec receive(gtopk::recv(buffer, 1, 7));
   receive.timeout = kSoon;
   const SharedEnding received = ranks.submit(0, std::move(receive));
   ranks.run_all();

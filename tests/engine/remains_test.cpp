@@ -177,13 +177,13 @@ TEST(RemovedGroup, TakesItsUnreceivedMessagesWithIt) {
     }
     group = ranks.make_group("second", {0, 1});
     const reference::Bytes data(bytes, std::byte{2});
-    reference::Bytes room(bytes);
+    reference::Bytes buffer(bytes);
     const SharedEnding taken = ranks.submit(0, group[0], gtopk::send(data, 1, 7));
-    const SharedEnding received = ranks.submit(1, group[1], gtopk::recv(room, 0, 7));
+    const SharedEnding received = ranks.submit(1, group[1], gtopk::recv(buffer, 0, 7));
     ranks.run_all();
     EXPECT_TRUE(taken->good()) << taken->text();
     ASSERT_TRUE(received->good()) << received->text();
-    EXPECT_TRUE(room == data);
+    EXPECT_TRUE(buffer == data);
     EXPECT_TRUE(ranks.close().empty());
   }
 }

@@ -1,4 +1,4 @@
-// GPU room, tests: what a launcher does when something fails, over a driver of a few functions that
+// These tests show what a launcher does when something fails, over a driver of a few functions that
 // runs nothing by itself.
 #include "src/gpu/launcher.hpp"
 

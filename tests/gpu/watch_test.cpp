@@ -1,4 +1,4 @@
-// GPU room, tests: who is told that a device has failed, and when the driver is asked; over a
+// These tests show who is told that a device has failed, and when the driver is asked, over a
 // driver of a few functions.
 #include "src/gpu/watch.hpp"
 

@@ -156,7 +156,7 @@ Link measure_link(gtopk::Communicator& group, const Arguments& arguments) {
 }
 
 struct Result {
-  explicit Result(std::uint64_t room) : indices(room), values(room) {}
+  explicit Result(std::uint64_t capacity) : indices(capacity), values(capacity) {}
   std::vector<std::uint32_t> indices;
   std::vector<float> values;
   std::uint64_t count = 0;
@@ -203,8 +203,8 @@ int measure(const Arguments& arguments) {
   options.k = arguments.k;
   options.algorithm = arguments.algorithm;
   options.wire = arguments.wire;
-  const std::uint64_t room = options.algorithm == "topk" ? arguments.k * ranks : arguments.k;
-  std::vector<Result> results(static_cast<std::size_t>(arguments.in_flight), Result(room));
+  const std::uint64_t capacity = options.algorithm == "topk" ? arguments.k * ranks : arguments.k;
+  std::vector<Result> results(static_cast<std::size_t>(arguments.in_flight), Result(capacity));
   const auto exchange = [&](Result& result) {
     const gtopk::Preselected entries{indices, values, result.indices, result.values, &result.count};
     return begin([&](gtopk::Call call) {
@@ -238,12 +238,12 @@ int measure(const Arguments& arguments) {
 
   std::vector<std::uint64_t> sums(ranks);
   sums[rank] = checksum(results.back());
-  std::vector<std::span<std::byte>> rooms;
-  rooms.reserve(sums.size());
+  std::vector<std::span<std::byte>> buffers;
+  buffers.reserve(sums.size());
   for (std::uint64_t& sum : sums) {
-    rooms.push_back(std::as_writable_bytes(std::span(&sum, 1)));
+    buffers.push_back(std::as_writable_bytes(std::span(&sum, 1)));
   }
-  run([&](gtopk::Call call) { group.run(gtopk::all_gather(rooms), std::move(call)); });
+  run([&](gtopk::Call call) { group.run(gtopk::all_gather(buffers), std::move(call)); });
   const auto wrong =
       std::count_if(sums.begin(), sums.end(), [&](auto sum) { return sum != sums[0]; });
 

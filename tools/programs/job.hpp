@@ -88,12 +88,12 @@ class Job {
   [[nodiscard]] std::vector<std::vector<T>> gathered(const std::vector<T>& mine) {
     std::vector<std::vector<T>> all(size(), std::vector<T>(mine.size()));
     all[rank()] = mine;
-    std::vector<std::span<std::byte>> rooms;
-    rooms.reserve(all.size());
+    std::vector<std::span<std::byte>> buffers;
+    buffers.reserve(all.size());
     for (std::vector<T>& one : all) {
-      rooms.push_back(std::as_writable_bytes(std::span(one)));
+      buffers.push_back(std::as_writable_bytes(std::span(one)));
     }
-    run(gtopk::all_gather(std::move(rooms)));
+    run(gtopk::all_gather(std::move(buffers)));
     return all;
   }
 

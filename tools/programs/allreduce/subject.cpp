@@ -115,16 +115,16 @@ class StaysSubject final : public GpuSubject {
                const gpu::DevicePath& path)
       : GpuSubject(job, setting, device),
         step_(*device.kernels, *device.launcher, path),
-        room_(std::make_shared<StepWorkspace>(device.gpu, step_, there_)) {
+        workspace_(std::make_shared<StepWorkspace>(device.gpu, step_, there_)) {
     gpu::StepMemory memory;
-    memory.pinned = room_->pinned.bytes().data();
-    memory.device = static_cast<std::byte*>(room_->on_device.data());
-    memory.owner = room_;
+    memory.pinned = workspace_->pinned.bytes().data();
+    memory.device = static_cast<std::byte*>(workspace_->on_device.data());
+    memory.owner = workspace_;
     const cuda::PieceOf all{
         .tensor = there_->values.data(), .residual = there_->residual.data(), .size = setting.n};
     step_.lay_out(memory, std::span(&all, 1), nullptr);
     scratch_ = std::make_unique<GpuMemory>(gpu(), step_.scratch_bytes());
-    gpu().copy_in(room_->on_device.data(), step_.table().data(), step_.table().size());
+    gpu().copy_in(workspace_->on_device.data(), step_.table().data(), step_.table().size());
     gpu().synchronize();
   }
 
@@ -147,7 +147,8 @@ class StaysSubject final : public GpuSubject {
     const auto watched =
         device_.watch->expect([failure](const std::string& why) { failure->set_value(why); });
     std::uint64_t number = 0;
-    std::future<void> ended = job.begin(step_.collective(options(seed), {}), input, &number, room_);
+    std::future<void> ended =
+        job.begin(step_.collective(options(seed), {}), input, &number, workspace_);
     try {
       step_.follow(seed.value_or(number), gpu().stream());
       gpu().arrive(input);
@@ -174,7 +175,7 @@ class StaysSubject final : public GpuSubject {
 
  private:
   gpu::Step step_;
-  const std::shared_ptr<StepWorkspace> room_;
+  const std::shared_ptr<StepWorkspace> workspace_;
   std::unique_ptr<GpuMemory> scratch_;
 };
 

@@ -185,9 +185,9 @@ std::optional<std::uint32_t> free_ports_of(const std::map<std::string, std::stri
   return free;
 }
 
-std::uint64_t room_in(const char* folder) {
-  struct statvfs room {};
-  return statvfs(folder, &room) == 0 ? std::uint64_t{room.f_blocks} * room.f_frsize : 0;
+std::uint64_t space_in(const char* folder) {
+  struct statvfs system {};
+  return statvfs(folder, &system) == 0 ? std::uint64_t{system.f_blocks} * system.f_frsize : 0;
 }
 
 std::uint64_t configured(int what) {
@@ -273,7 +273,7 @@ Machine this_machine() {
                   .memory = configured(_SC_PHYS_PAGES) * configured(_SC_PAGESIZE),
                   .open_files = limit_of(RLIMIT_NOFILE),
                   .locked_memory = limit_of(RLIMIT_MEMLOCK),
-                  .shared_memory = room_in("/dev/shm"),
+                  .shared_memory = space_in("/dev/shm"),
                   .tcp = tcp_here(),
                   .interfaces = interfaces_here(),
                   .rdma_devices = entries("/sys/class/infiniband"),

@@ -146,16 +146,16 @@ class Note:
     """
 
     def __init__(
-        self, room: int, dtype: torch.dtype, device: torch.device | str, *, dense: bool
+        self, capacity: int, dtype: torch.dtype, device: torch.device | str, *, dense: bool
     ) -> None:
         """Allocate memory for the gradient's type. dense: for all elements, in order."""
         self.dense = dense
-        self.indices = torch.empty(0 if dense else room, dtype=torch.int64, device=device)
-        self.values = torch.empty(room, dtype=ACCUMULATION[dtype], device=device)
+        self.indices = torch.empty(0 if dense else capacity, dtype=torch.int64, device=device)
+        self.values = torch.empty(capacity, dtype=ACCUMULATION[dtype], device=device)
 
-    def fits(self, room: int, *, dense: bool) -> bool:
+    def fits(self, capacity: int, *, dense: bool) -> bool:
         """Return whether its memory has exactly this size."""
-        return (self.values.numel(), self.dense) == (room, dense)
+        return (self.values.numel(), self.dense) == (capacity, dense)
 
     def clear(self) -> None:
         """Zero it before the exchange, as a result may be shorter than the memory."""

@@ -89,7 +89,7 @@ class _Open:
         self.small: list[Parameter] = []
         self.nbytes = 0
 
-    def has_room(self, parameter: Parameter, unit: UnitSize) -> bool:
+    def has_capacity(self, parameter: Parameter, unit: UnitSize) -> bool:
         if unit == "model":
             return True
         if unit == "parameter":
@@ -140,7 +140,7 @@ def units_of(parameters: Iterable[Parameter], unit: UnitSize, min_numel: int) ->
     for parameter in reversed(list(parameters)):
         kind = (parameter.dtype, parameter.device)
         current = filling.get(kind)
-        if current is None or not current.has_room(parameter, unit):
+        if current is None or not current.has_capacity(parameter, unit):
             current = filling[kind] = _Open(parameter.dtype)
             units.append(current)
         current.add(parameter, min_numel)
