@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/forked_ranks.hpp"
@@ -108,5 +109,37 @@ struct Job {
   int size;
   std::vector<PeerId> peers;
 };
+
+/// Nothing here takes that long unless it never comes: UCX itself checks shared memory every 20 s,
+/// and never notices the end of a TCP connection that some process still holds.
+inline constexpr auto kSoon = std::chrono::seconds(15);
+
+/// One byte each way.
+inline void exchange_a_message(Job& job, PeerId other) {
+  Message out("x");
+  Message in(std::size_t{1});
+  in.recv(*job.transport, other, 1);
+  out.send(*job.transport, other, 1);
+  ASSERT_TRUE(job.until([&] { return in.done() && out.done(); }));
+}
+
+/// Waits until the victim's death has been reported, and has ended the receive.
+inline void expect_to_be_told(Job& job, PeerId victim, Message& waiting) {
+  std::vector<transport::PeerFailure> failures;
+  ASSERT_TRUE(job.until(
+      [&] {
+        for (auto& failure : job.transport->take_failures()) {
+          failures.push_back(std::move(failure));
+        }
+        return !failures.empty() && waiting.done();
+      },
+      kSoon));
+  EXPECT_EQ(waiting.request.status(), Status::kPeerFailed);
+  EXPECT_EQ(waiting.completions, 1);
+  ASSERT_EQ(failures.size(), 1U);
+  EXPECT_EQ(failures[0].peer, victim);
+  EXPECT_FALSE(failures[0].reason.empty());
+  EXPECT_FALSE(job.transport->connected(victim));
+}
 
 }  // namespace gtopk::test
