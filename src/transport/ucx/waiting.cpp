@@ -74,9 +74,11 @@ void UcxTransport::wait(Duration at_most) {
 
 /// UCX's queue in shared memory ends at a message whose sender was killed while it wrote it.
 void UcxTransport::check_queue() {
+  if (deaf_ || !worker_.doubts_queue() || worker_.stuck_for() < kHiddenAfter) {
+    return;
+  }
   const auto self = known_.find(self_.identity);
-  if (deaf_ || !worker_.doubts_queue() || worker_.stuck_for() < kHiddenAfter ||
-      self == known_.end() ||
+  if (self == known_.end() ||
       std::any_of(endpoints_.begin(), endpoints_.end(),
                   [](const UcxEndpoint& endpoint) { return endpoint.pending.any(false); })) {
     return;

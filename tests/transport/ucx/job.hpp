@@ -123,6 +123,18 @@ inline void exchange_a_message(Job& job, PeerId other) {
   ASSERT_TRUE(job.until([&] { return in.done() && out.done(); }));
 }
 
+/// The failures that are reported next; none if none come soon.
+inline std::vector<transport::PeerFailure> next_failures(Job& job) {
+  std::vector<transport::PeerFailure> failures;
+  EXPECT_TRUE(job.until(
+      [&] {
+        failures = job.transport->take_failures();
+        return !failures.empty();
+      },
+      kSoon));
+  return failures;
+}
+
 /// Waits until the victim's death has been reported, and has ended the receive.
 inline void expect_to_be_told(Job& job, PeerId victim, Message& waiting) {
   std::vector<transport::PeerFailure> failures;

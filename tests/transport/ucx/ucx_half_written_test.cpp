@@ -49,13 +49,8 @@ TEST(UcxHalfWritten, MessageOfAKilledPeer_HidesLaterOnes_AndThisProcessSaysSo) {
           job.meet("told");
           Message hidden(std::size_t{1});
           hidden.recv(*job.transport, job.peers[1], 4);
-          std::vector<transport::PeerFailure> failures;
-          ASSERT_TRUE(job.until(
-              [&] {
-                failures = job.transport->take_failures();
-                return !failures.empty();
-              },
-              kSoon));
+          const auto failures = next_failures(job);
+          ASSERT_EQ(failures.size(), 1U);
           EXPECT_EQ(failures[0].peer, job.peers[0]) << "of itself";
           EXPECT_THAT(failures[0].reason,
                       testing::HasSubstr(" was killed while it wrote to the shared memory"));

@@ -26,8 +26,6 @@ namespace {
 using namespace std::chrono_literals;
 using testing::HasSubstr;
 
-constexpr auto kShortageLimit = 15s;
-
 ForkedRanks::Options ranks_over(const std::string& tls) {
   return {.limit = 100s, .environment = {{"UCX_TLS", tls}}};
 }
@@ -161,13 +159,7 @@ TEST(UcxShortageOverTcp, ConnectionThatCannotBeAccepted_IsThisProcesssFailure) {
     } else {
       const FewDescriptors none(0);
       job.meet("start");
-      std::vector<transport::PeerFailure> failures;
-      EXPECT_TRUE(job.until(
-          [&] {
-            failures = job.transport->take_failures();
-            return !failures.empty();
-          },
-          kShortageLimit));
+      const auto failures = next_failures(job);
       ASSERT_EQ(failures.size(), 1U);
       EXPECT_EQ(failures[0].peer, job.peers[1]) << "of itself";
       EXPECT_THAT(failures[0].reason, HasSubstr("file descriptors left"));
