@@ -1,8 +1,14 @@
-"""Which Python tests do not depend on torch's version."""
+"""Which Python tests do not depend on torch's version, and what their processes do not inherit."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+# Where it is set, print() writes a line's text and its end by two calls: lines of ranks that share
+# one output run together.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 # These run with one torch alone: tests of tools, the wheel, the lab, frameworks and the tests
 # themselves, of arithmetic, of arguments and their errors, of processes that start, wait and end,

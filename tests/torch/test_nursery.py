@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -87,3 +88,12 @@ def test_what_is_read_early_needs_a_process_of_its_own(monkeypatch: pytest.Monke
     assert not nursery.serves({**environment(), "OMP_NUM_THREADS": "2"})
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     assert not nursery.serves(environment())
+
+
+def test_a_line_is_written_by_one_call():
+    """So that lines of ranks that share torchrun's output never run together."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a packet per write
+    with ours, theirs:
+        start = [sys.executable, "-c", "print('a line', flush=True)"]
+        subprocess.run(start, env=environment(), stdout=theirs, check=True)
+        assert ours.recv(100) == b"a line\n"
