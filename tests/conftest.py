@@ -9,6 +9,9 @@ import pytest
 # Where it is set, print() writes a line's text and its end by two calls: lines of ranks that share
 # one output run together.
 os.environ.pop("PYTHONUNBUFFERED", None)
+# torch's store looks up the name of each client's address. Where a name server drops queries, each
+# dropped one takes glibc's default of 5 s.
+os.environ.setdefault("RES_OPTIONS", "timeout:1")
 
 # These run with one torch alone: tests of tools, the wheel, the lab, frameworks and the tests
 # themselves, of arithmetic, of arguments and their errors, of processes that start, wait and end,
