@@ -1,28 +1,30 @@
-// Benchmark (g): what coding costs and saves, on one thread. For each wire, a list of k of d
-// entries at random is rounded, encoded and decoded; prints nanoseconds per entry, next to a copy
-// of the raw list in the same run, and bits per index, next to the entropy log2 C(d, k) / k.
-#include <CLI/CLI.hpp>
+// Benchmark (g): what coding costs and saves, on one thread, beside a memcpy. `<density>/<wire>`: a
+// list of k of d entries at random is rounded, encoded and decoded; index_bits is to be compared
+// with entropy_bits, log2 C(d, k) / k. `dense/<wire>`: all values of a vector, by wires that code
+// blocks, without the sweeps of the residual.
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
 #include <list>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "gtopk/types.hpp"
-#include "gtopk_version.hpp"
 #include "src/gtopk/wire/codec.hpp"
+#include "tools/bench/ratios.hpp"
 
 namespace {
 
 using gtopk::Choice;
 using gtopk::DataType;
 namespace sparse = gtopk::sparse;
-using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kElements = 25'557'032;  // ResNet-50's parameters
+constexpr sparse::EntryType kType{DataType::kFloat32, 4};
 
 /// Gives the same buffers in each turn, like an operation's pool.
 class Pool final : public sparse::BufferSource {
@@ -58,99 +60,131 @@ double log2_of_choices(double d, double k) {
   return (std::lgamma(d + 1) - std::lgamma(k + 1) - std::lgamma(d - k + 1)) / std::log(2.0);
 }
 
-struct Median {
-  std::vector<double> samples;
-  void add(Clock::time_point from, Clock::time_point to) {
-    samples.push_back(std::chrono::duration<double, std::nano>(to - from).count());
-  }
-  [[nodiscard]] double value() {
-    std::ranges::sort(samples);
-    return samples[samples.size() / 2];
-  }
-};
-
-void measure(const sparse::CodecRow& row, std::uint64_t d,
-             const std::vector<std::uint32_t>& indices, int turns) {
-  const sparse::EntryType type{DataType::kFloat32, 4};
-  const sparse::Codec& codec = row.codec;
-  const std::size_t k = indices.size();
-  std::mt19937 random(2);
-  std::student_t_distribution<float> heavy(4.0F);
-  std::vector<float> values(k);
-  for (float& value : values) {
-    value = std::copysign(3.0F, heavy(random)) + heavy(random);
-  }
-
+/// One list on its way to another rank; each step needs those before it.
+struct Coding {
+  const sparse::Codec& codec;
+  std::vector<std::uint32_t> indices;
+  std::vector<float> values;
   Pool pool;
-  Median copying;
-  Median rounding;
-  Median encoding;
-  Median decoding;
-  std::size_t bytes = 0;
-  std::vector<std::byte> copy(k * type.bytes());
-  for (int turn = 0; turn < turns; ++turn) {
+  sparse::List list;
+  sparse::List lost;
+  sparse::Rounded rounded;
+  std::span<std::byte> message;
+  sparse::List back;
+
+  Coding(const sparse::Codec& wire, const std::vector<std::uint32_t>& chosen)
+      : codec(wire), indices(chosen), values(chosen.size()) {
+    std::mt19937 random(2);
+    std::student_t_distribution<float> heavy(4.0F);
+    for (float& value : values) {
+      value = std::copysign(3.0F, heavy(random)) + heavy(random);
+    }
+  }
+  void fill() {
     pool.start_again();
-    sparse::List list = codec.make(type, k, pool);
-    const sparse::List lost = codec.make(type, k, pool);
+    list = codec.make(kType, values.size(), pool);
+    lost = codec.make(kType, values.size(), pool);
     const auto output = list.output<float, std::uint32_t>();
     std::ranges::copy(indices, output.indices);
     std::ranges::copy(values, output.values);
-    const auto copy_begins = Clock::now();
-    std::memcpy(copy.data(), list.memory.data(), std::min(copy.size(), list.memory.size()));
-    const auto begin = Clock::now();
-    const sparse::Rounded rounded = codec.round(type, list, k, &lost, true);
-    const auto is_rounded = Clock::now();
-    codec.close(type, list, rounded.kept);
-    const std::span<std::byte> message = codec.encode(type, list, d, pool);
-    const auto is_encoded = Clock::now();
-    const sparse::List back =
-        codec.decode(type, {list.size, type.index_bytes, true}, message, k, d, pool);
-    const auto is_decoded = Clock::now();
-    if (back.size != list.size) {
-      std::abort();
-    }
-    bytes = message.size() - sparse::kFrontBytes;
-    copying.add(copy_begins, begin);
-    rounding.add(begin, is_rounded);
-    encoding.add(is_rounded, is_encoded);
-    decoding.add(is_encoded, is_decoded);
   }
-  const auto each = static_cast<double>(k);
-  const double value_bits = row.name == "bf16" || row.name == "fp16" ? 16
-                            : row.name == "int8"                     ? 8 + 16.0 / 256
-                            : row.name == "4bit"                     ? 4 + 16.0 / 64
-                            : row.name == "2bit"                     ? 2 + 64.0 / 256
-                            : row.name == "sign"                     ? 1 + 32.0 / 256
-                                                                     : 32;
-  std::printf("%10s %9.5f %9zu %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %7.3f\n",
-              std::string(row.name).c_str(), each / static_cast<double>(d), k,
-              copying.value() / each, rounding.value() / each, encoding.value() / each,
-              decoding.value() / each, 8 * static_cast<double>(bytes) / each,
-              8 * static_cast<double>(bytes) / each - value_bits,
-              log2_of_choices(static_cast<double>(d), each) / each,
-              static_cast<double>(bytes) / each / static_cast<double>(type.bytes()));
+  void round() { rounded = codec.round(kType, list, values.size(), &lost, true); }
+  void encode() {
+    codec.close(kType, list, rounded.kept);
+    message = codec.encode(kType, list, kElements, pool);
+  }
+  void decode() {
+    back = codec.decode(kType, {list.size, kType.index_bytes, true}, message, values.size(),
+                        kElements, pool);
+  }
+};
+
+double value_bits(std::string_view wire) {
+  return wire == "bf16" || wire == "fp16" ? 16
+         : wire == "int8"                 ? 8 + 16.0 / 256
+         : wire == "4bit"                 ? 4 + 16.0 / 64
+         : wire == "2bit"                 ? 2 + 64.0 / 256
+         : wire == "sign"                 ? 1 + 32.0 / 256
+                                          : 32;
+}
+
+void add_list(const sparse::CodecRow& row, const std::string& density,
+              const std::vector<std::uint32_t>& indices) {
+  const auto coding = std::make_shared<Coding>(row.codec, indices);
+  const std::size_t k = indices.size();
+  const std::string prefix = fmt::format("{}/{}/", density, row.name);
+  const std::string copy = density + "/copy";
+  add(prefix + "round", copy, k, [coding](benchmark::State& state) {
+    coding->fill();
+    for (auto _ : state) {
+      coding->round();
+    }
+  });
+  add(prefix + "encode", copy, k, [coding, k, name = row.name](benchmark::State& state) {
+    coding->fill();
+    coding->round();
+    for (auto _ : state) {
+      coding->encode();
+    }
+    const auto bytes = static_cast<double>(coding->message.size() - sparse::kFrontBytes);
+    const auto each = static_cast<double>(k);
+    state.counters["bits"] = 8 * bytes / each;
+    state.counters["index_bits"] = 8 * bytes / each - value_bits(name);
+    state.counters["entropy_bits"] = log2_of_choices(static_cast<double>(kElements), each) / each;
+  });
+  add(prefix + "decode", copy, k, [coding](benchmark::State& state) {
+    coding->fill();
+    coding->round();
+    coding->encode();
+    for (auto _ : state) {
+      coding->decode();
+    }
+    if (coding->back.size != coding->list.size) {
+      state.SkipWithError("the decoded list has another size");
+    }
+  });
+}
+
+void add_dense(const sparse::CodecRow& row, const std::shared_ptr<std::vector<float>>& values) {
+  const sparse::BlockCoder& coder = *row.codec.blocks();
+  const std::size_t d = values->size();
+  const auto code = std::make_shared<std::vector<std::byte>>(coder.bytes(DataType::kFloat32, d));
+  const auto back = std::make_shared<std::vector<float>>(d);
+  const std::string prefix = fmt::format("dense/{}/", row.name);
+  add(prefix + "encode", "dense/copy", d, [=, &coder](benchmark::State& state) {
+    for (auto _ : state) {
+      coder.encode(values->data(), d, code->data());
+    }
+    state.counters["bits"] = 8 * static_cast<double>(code->size()) / static_cast<double>(d);
+  });
+  add(prefix + "decode", "dense/copy", d, [=, &coder](benchmark::State& state) {
+    coder.encode(values->data(), d, code->data());
+    for (auto _ : state) {
+      coder.decode(code->data(), d, back->data());
+    }
+  });
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  std::uint64_t d = 25'557'032;  // ResNet-50's parameters
-  std::vector<double> densities{0.0001, 0.001, 0.01};
-  int turns = 101;
-  CLI::App app{"What coding a list costs and saves"};
-  app.add_option("-d,--elements", d, "elements of the gradient")->capture_default_str();
-  app.add_option("--density", densities, "of the lists")->capture_default_str();
-  app.add_option("-n,--turns", turns, "of which the medians are shown")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  std::printf("# gtopk %s, float32 entries of d = %llu, medians of %d, ns and bits an entry\n",
-              gtopk::kVersion, static_cast<unsigned long long>(d), turns);
-  std::printf("%10s %9s %9s %8s %8s %8s %8s %8s %8s %8s %7s\n", "wire", "density", "k", "copy",
-              "round", "encode", "decode", "bits", "index", "entropy", "of_raw");
-  for (const double density : densities) {
-    const std::vector<std::uint32_t> indices = indices_of(d, density);
+void add_benchmarks() {
+  for (const double density : {0.0001, 0.001, 0.01}) {
+    const std::vector<std::uint32_t> indices = indices_of(kElements, density);
+    const std::string name = fmt::format("{}", density);
+    add_copy(name + "/copy", indices.size(), indices.size() * kType.bytes());
     for (const Choice& wire : gtopk::wires()) {
-      measure(sparse::codec_registry().find(wire.name), d, indices, turns);
+      add_list(sparse::codec_registry().find(wire.name), name, indices);
     }
   }
-  return 0;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  const auto values = std::make_shared<std::vector<float>>(10'000'000);
+  std::ranges::generate(*values, [&] { return normal(random); });
+  add_copy("dense/copy", values->size(), values->size() * sizeof(float));
+  for (const Choice& wire : gtopk::wires()) {
+    const sparse::CodecRow& row = sparse::codec_registry().find(wire.name);
+    if (row.codec.blocks() != nullptr) {
+      add_dense(row, values);
+    }
+  }
 }

@@ -1,70 +1,37 @@
-// Benchmark (a): the whole compress step of one rank (select, exactly unless --select says
-// otherwise, compact, commit) on one thread, in turn with a memcpy of the same d floats and with
-// the least that any such step does to memory: one sweep that reads both arrays, and one that
-// writes both. Also the merge of two selections, with re-selection, in turn with std::merge of
-// their pairs. Prints `#` lines of provenance and one aligned row per phase; --json FILE adds the
-// raw samples.
-#include <hwy/highway.h>
+// Benchmark (a): the whole compress step of one rank (select, compact, commit) on one thread, by
+// each selector, beside a memcpy of the same d floats and the least that any such step does to
+// memory: one sweep that reads both arrays, and one that writes both. Also the merge of two exact
+// selections, with re-selection, beside std::merge of their pairs.
+#include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <numeric>
+#include <functional>
+#include <map>
+#include <memory>
 #include <random>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "gtopk/types.hpp"
-#include "gtopk_version.hpp"
 #include "src/gtopk/merge/merge.hpp"
 #include "src/gtopk/residual/commit.hpp"
 #include "src/gtopk/select/selector.hpp"
 #include "src/gtopk/value/growing_buffer.hpp"
+#include "tools/bench/ratios.hpp"
 
 namespace {
 
+using benchmark::State;
 using gtopk::sparse::Entries;
 using gtopk::sparse::EntriesOut;
-using Clock = std::chrono::steady_clock;
+using gtopk::sparse::SelectorRow;
 
-struct Options {
-  std::size_t d = 25'557'032;  // ResNet-50's parameters
-  double density = 0.001;
-  std::string select = "exact";
-  std::size_t block = 4096;
-  int iterations = 40;
-  int warm_up = 3;
-  std::uint64_t seed = 1;
-  std::string json;
-};
-
-/// Milliseconds per iteration.
-struct Phase {
-  std::string name;
-  std::vector<double> samples;
-
-  [[nodiscard]] double quantile(double q) const {
-    std::vector<double> sorted = samples;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5)];
-  }
-};
-
-template <class Work>
-double milliseconds(Work work) {
-  const auto start = Clock::now();
-  work();
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
+constexpr std::size_t kBlock = 4096;  // elements, of the selector block
 
 /// Plain operator new, as torch's allocator uses malloc: page size and alignment are what users
 /// get. Touched here, so that page faults are not timed.
@@ -133,214 +100,186 @@ std::uint32_t read_both(const float* left, const float* right, std::size_t d) {
   return bits;
 }
 
-/// The phases in the order in which they are printed.
-enum Row : std::uint8_t {
-  kMemcpy,
-  kRead,
-  kWrite,
-  kSweeps,
-  kSelect,
-  kCommit,
-  kStep,
-  kStdMerge,
-  kMerge
+/// The arrays of a rank.
+struct Arrays {
+  explicit Arrays(std::size_t elements) : d(elements) {
+    std::mt19937_64 random(1);
+    std::normal_distribution<float> normal;
+    std::generate_n(gradient.get(), d, [&] { return normal(random); });
+    std::generate_n(residual.get(), d, [&] { return normal(random); });
+  }
+  void copy_gradient() const { std::memcpy(tensor.get(), gradient.get(), d * sizeof(float)); }
+
+  std::size_t d;
+  Floats gradient{d};
+  Floats tensor{d};
+  Floats residual{d};
+  Floats written{d};
+  Floats also_written{d};
 };
 
-std::string first_line_after(const char* path, std::string_view key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(key)) {
-      return line.substr(std::min(line.find(": ") + 2, line.size()));
-    }
-  }
-  return "unknown";
+/// Made when first needed, so that a filter leaves out what it costs.
+const Arrays& arrays_of(std::size_t d) {
+  static std::map<std::size_t, Arrays> all;
+  return all.try_emplace(d, d).first->second;
 }
 
-std::string whole_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  return std::getline(file, line) ? line : "unknown";
-}
-
-struct Results {
-  std::size_t k = 0;
-  std::size_t selected = 0;  ///< in the last iteration
-  std::vector<Phase> phases;
-
-  [[nodiscard]] double over(Row row, Row base) const {
-    return phases[row].quantile(0.5) / phases[base].quantile(0.5);
+/// One step of a rank by one selector.
+struct Step {
+  Step(const Arrays& of, const SelectorRow& row, double share)
+      : arrays(of),
+        selector(row),
+        density(share),
+        k(row.per_block ? gtopk::selection_size(of.d, share, kBlock)
+                        : gtopk::selection_size(of.d, share)),
+        own(row.most_of(of.d, k)) {
+    std::mt19937_64 random(2);
+    other = other_selection(of.d, k, random);
+    own_list.indices = reinterpret_cast<std::byte*>(own.indices.data());
+    own_list.values = reinterpret_cast<std::byte*>(own.values.data());
+    arrays.copy_gradient();
   }
-};
-
-Results measure(const Options& options) {
-  const std::size_t d = options.d;
-  const gtopk::sparse::SelectorRow& selector =
-      gtopk::sparse::selector_registry().find(options.select);
-  const std::size_t k = selector.per_block
-                            ? gtopk::selection_size(d, options.density, options.block)
-                            : gtopk::selection_size(d, options.density);
-  std::mt19937_64 random(options.seed);
-  std::normal_distribution<float> normal;
-  const Floats gradient(d);
-  const Floats tensor(d);
-  const Floats residual(d);
-  const Floats copy(d);
-  const Floats second_copy(d);
-  std::generate_n(gradient.get(), d, [&] { return normal(random); });
-  std::generate_n(residual.get(), d, [&] { return normal(random); });
-
-  List own(selector.most_of(d, k));
-  const List other = other_selection(d, k, random);
-  List result(3 * k);
-  List dropped(3 * k);
-  gtopk::sparse::List own_list;
-  own_list.indices = reinterpret_cast<std::byte*>(own.indices.data());
-  own_list.values = reinterpret_cast<std::byte*>(own.values.data());
-  gtopk::SelectorState state;
-  gtopk::sparse::SelectScratch select_scratch;
-  gtopk::sparse::MergeScratch merge_scratch;
-  Results results{.k = k,
-                  .phases = {{"memcpy", {}},
-                             {"read", {}},
-                             {"write", {}},
-                             {"sweeps", {}},
-                             {"select", {}},
-                             {"commit", {}},
-                             {"step", {}},
-                             {"std::merge", {}},
-                             {"merge", {}}}};
-  const auto take = [&](Row row, int iteration, double sample) {
-    if (iteration >= 0) {
-      results.phases[row].samples.push_back(sample);
-    }
-  };
-  const Pairs other_pairs = pairs_of(other);
-  Pairs union_pairs(2 * own.indices.size() + other_pairs.size());
-  volatile std::uint32_t seen = 0;
-  for (int iteration = -options.warm_up; iteration < options.iterations; ++iteration) {
-    std::memcpy(tensor.get(), gradient.get(), d * sizeof(float));  // part of backward: not timed
-    take(kMemcpy, iteration,
-         milliseconds([&] { std::memcpy(copy.get(), gradient.get(), d * sizeof(float)); }));
-    const double read = milliseconds([&] { seen = read_both(tensor.get(), residual.get(), d); });
-    const double write = milliseconds([&] {
-      std::fill_n(copy.get(), d, 0.0F);
-      std::fill_n(second_copy.get(), d, 0.0F);
-    });
-    take(kRead, iteration, read);
-    take(kWrite, iteration, write);
-    take(kSweeps, iteration, read + write);
-
-    const double select = milliseconds([&] {
-      const auto selection = selector.select({.tensor = tensor.get(),
-                                              .residual = residual.get(),
-                                              .d = d,
-                                              .dtype = gtopk::DataType::kFloat32,
-                                              .k = k,
-                                              .entry = {},
-                                              .density = options.density,
-                                              .block = options.block,
-                                              .state = state},
-                                             own_list, select_scratch);
-      own.size = selection.count;
-      state = selection.next;
-    });
-    results.selected = own.size;
-    const Pairs own_pairs = pairs_of(own);
-    take(kStdMerge, iteration, milliseconds([&] {
-           std::merge(own_pairs.begin(), own_pairs.end(), other_pairs.begin(), other_pairs.end(),
-                      union_pairs.begin(),
-                      [](const auto& left, const auto& right) { return left.first < right.first; });
-         }));
+  void select() {
+    const auto selection = selector.select({.tensor = arrays.tensor.get(),
+                                            .residual = arrays.residual.get(),
+                                            .d = arrays.d,
+                                            .dtype = gtopk::DataType::kFloat32,
+                                            .k = k,
+                                            .entry = {},
+                                            .density = density,
+                                            .block = kBlock,
+                                            .state = state},
+                                           own_list, select_scratch);
+    own.size = selection.count;
+    state = selection.next;
+  }
+  void merge() {
     auto dropped_out = dropped.out();
-    const double merge = milliseconds([&] {
-      const auto merged = gtopk::sparse::merge(own.view(), other.view(), k, result.out(),
-                                               &dropped_out, merge_scratch);
-      result.size = merged.kept;
-      dropped.size = merged.dropped;
-    });
+    const auto merged = gtopk::sparse::merge(own.view(), other.view(), k, result.out(),
+                                             &dropped_out, merge_scratch);
+    result.size = merged.kept;
+    dropped.size = merged.dropped;
+  }
+  void commit() {
     const std::array dropped_lists{dropped.view()};
     const gtopk::sparse::StepLists<float, std::uint32_t> lists{
         .own = own.view(), .result = result.view(), .dropped = dropped_lists};
-    const double commit = milliseconds([&] {
-      gtopk::sparse::commit<float, float, std::uint32_t>(tensor.get(), residual.get(), d, lists,
-                                                         2.0F);
-    });
-    take(kSelect, iteration, select);
-    take(kCommit, iteration, commit);
-    take(kStep, iteration, select + commit);
-    take(kMerge, iteration, merge);
+    gtopk::sparse::commit<float, float, std::uint32_t>(arrays.tensor.get(), arrays.residual.get(),
+                                                       arrays.d, lists, 2.0F);
   }
-  return results;
+
+  const Arrays& arrays;
+  const SelectorRow& selector;
+  double density;
+  std::size_t k;
+  List own;
+  List other{0};
+  List result{3 * k};
+  List dropped{3 * k};
+  gtopk::sparse::List own_list;
+  gtopk::SelectorState state;
+  gtopk::sparse::SelectScratch select_scratch;
+  gtopk::sparse::MergeScratch merge_scratch;
+};
+
+void add_sweeps(const std::string& prefix, std::size_t d) {
+  add(prefix + "memcpy", "", d, [d](State& state) {
+    const Arrays& arrays = arrays_of(d);
+    arrays.copy_gradient();
+    for (auto _ : state) {
+      std::memcpy(arrays.written.get(), arrays.gradient.get(), d * sizeof(float));
+      benchmark::ClobberMemory();
+    }
+  });
+  add(prefix + "read", prefix + "memcpy", d, [d](State& state) {
+    const Arrays& arrays = arrays_of(d);
+    for (auto _ : state) {
+      benchmark::DoNotOptimize(read_both(arrays.gradient.get(), arrays.residual.get(), d));
+    }
+  });
+  add(prefix + "sweeps", prefix + "memcpy", d, [d](State& state) {
+    const Arrays& arrays = arrays_of(d);
+    for (auto _ : state) {
+      benchmark::DoNotOptimize(read_both(arrays.gradient.get(), arrays.residual.get(), d));
+      std::fill_n(arrays.written.get(), d, 0.0F);
+      std::fill_n(arrays.also_written.get(), d, 0.0F);
+      benchmark::ClobberMemory();
+    }
+  });
 }
 
-void print(const Options& options, const Results& results) {
-  const std::int64_t simd = hwy::SupportedTargets() & HWY_TARGETS;  // the lowest bit is the best
-  std::printf("# gtopk %s, compress step: select (%s) + compact + commit, float32 + residual\n",
-              gtopk::kVersion, options.select.c_str());
-  std::printf("# cpu %s, SIMD target %s, one thread, transparent huge pages %s\n",
-              first_line_after("/proc/cpuinfo", "model name").c_str(),
-              hwy::TargetName(simd & -simd),
-              whole_line("/sys/kernel/mm/transparent_hugepage/enabled").c_str());
-  std::printf("# d %zu, k %zu, selected at last %zu, density %g, seed %llu, warm-up %d left out\n",
-              options.d, results.k, results.selected, options.density,
-              static_cast<unsigned long long>(options.seed), options.warm_up);
-  std::printf(
-      "# memcpy: d floats; sweeps: one reads both arrays, one writes both; in turn with the "
-      "step\n# ratio: median over memcpy's median\n");
-  std::printf("%-10s %6s %10s %10s %10s %10s %8s\n", "phase", "iters", "min(ms)", "p50(ms)",
-              "p99(ms)", "max(ms)", "ratio");
-  const double reference = results.phases[kMemcpy].quantile(0.5);
-  for (const Phase& phase : results.phases) {
-    std::printf("%-10s %6zu %10.3f %10.3f %10.3f %10.3f %8.3f\n", phase.name.c_str(),
-                phase.samples.size(), phase.quantile(0), phase.quantile(0.5), phase.quantile(0.99),
-                phase.quantile(1), phase.quantile(0.5) / reference);
-  }
-  std::printf("# step over sweeps %.2f, merge over std::merge %.2f\n", results.over(kStep, kSweeps),
-              results.over(kMerge, kStdMerge));
+void add_merges(const std::string& prefix, const std::function<Step&()>& step) {
+  add(prefix + "std::merge", "", 1, [step](State& state) {
+    Step& rank = step();
+    rank.select();
+    const Pairs own = pairs_of(rank.own);
+    const Pairs other = pairs_of(rank.other);
+    Pairs both(own.size() + other.size());
+    for (auto _ : state) {
+      std::merge(own.begin(), own.end(), other.begin(), other.end(), both.begin(),
+                 [](const auto& left, const auto& right) { return left.first < right.first; });
+      benchmark::ClobberMemory();
+    }
+  });
+  add(prefix + "merge", prefix + "std::merge", 1, [step](State& state) {
+    Step& rank = step();
+    rank.select();
+    for (auto _ : state) {
+      rank.merge();
+    }
+  });
 }
 
-void write_json(const Options& options, const Results& results) {
-  nlohmann::json document{{"benchmark", "compress"},
-                          {"version", gtopk::kVersion},
-                          {"d", options.d},
-                          {"k", results.k},
-                          {"select", options.select},
-                          {"selected", results.selected},
-                          {"density", options.density},
-                          {"seed", options.seed},
-                          {"unit", "ms"}};
-  for (const Phase& phase : results.phases) {
-    document["samples"][phase.name] = phase.samples;
+void add_step(const std::string& prefix, std::size_t d, double density, const SelectorRow& row) {
+  const std::function<Step&()> step =
+      [=, &row, made = std::make_shared<std::unique_ptr<Step>>()]() -> Step& {
+    if (!*made) {
+      *made = std::make_unique<Step>(arrays_of(d), row, density);
+    }
+    (*made)->arrays.copy_gradient();  // part of a backward: not timed
+    return **made;
+  };
+  const std::string name = fmt::format("{}{}/", prefix, row.name);
+  add(name + "select", prefix + "memcpy", d, [step](State& state) {
+    Step& rank = step();
+    for (auto _ : state) {
+      rank.select();
+    }
+    state.counters["selected"] = static_cast<double>(rank.own.size);
+  });
+  add(name + "commit", prefix + "memcpy", d, [step](State& state) {
+    Step& rank = step();
+    rank.select();
+    rank.merge();
+    for (auto _ : state) {
+      rank.commit();
+    }
+  });
+  add(name + "step", prefix + "memcpy " + prefix + "sweeps", d, [step](State& state) {
+    Step& rank = step();
+    for (auto _ : state) {
+      rank.select();
+      state.PauseTiming();
+      rank.merge();
+      state.ResumeTiming();
+      rank.commit();
+    }
+  });
+  if (row.name == "exact") {
+    add_merges(prefix, step);
   }
-  document["step_over_memcpy"] = results.over(kStep, kMemcpy);
-  document["step_over_sweeps"] = results.over(kStep, kSweeps);
-  document["merge_over_std_merge"] = results.over(kMerge, kStdMerge);
-  std::ofstream(options.json) << document.dump(1) << '\n';
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("The compress step against memcpy, one thread");
-  app.add_option("-d,--elements", options.d, "elements of the tensor")->check(CLI::PositiveNumber);
-  app.add_option("--density", options.density, "share of the elements selected");
-  std::vector<std::string> names;
-  for (const gtopk::Choice& choice : gtopk::selectors()) {
-    names.emplace_back(choice.name);
+void add_benchmarks() {
+  // ResNet-50's parameters, and a short tensor.
+  for (const auto& [d, density] : {std::pair{25'557'032, 0.001}, {500'000, 0.051114}}) {
+    const std::string prefix = fmt::format("{}/", d);
+    const auto elements = static_cast<std::size_t>(d);
+    add_sweeps(prefix, elements);
+    for (const gtopk::Choice& choice : gtopk::selectors()) {
+      add_step(prefix, elements, density, gtopk::sparse::selector_registry().find(choice.name));
+    }
   }
-  app.add_option("--select", options.select, "selector")->check(CLI::IsMember(names));
-  app.add_option("--block", options.block, "elements per block, of the selector block")
-      ->check(CLI::PositiveNumber);
-  app.add_option("-n,--iterations", options.iterations)->check(CLI::PositiveNumber);
-  app.add_option("-w,--warm-up", options.warm_up)->check(CLI::NonNegativeNumber);
-  app.add_option("--seed", options.seed);
-  app.add_option("--json", options.json, "file for the raw samples");
-  CLI11_PARSE(app, argc, argv);
-  const Results results = measure(options);
-  print(options, results);
-  if (!options.json.empty()) {
-    write_json(options, results);
-  }
-  return 0;
 }

@@ -1,48 +1,35 @@
-// Benchmark (h): the count-sketch of `sketch`, on one thread: nanoseconds per element to add a
-// vector to a sketch and to find the heaviest elements in it, next to a memcpy of the same vector
-// in the same run; and which share of the true top k is among the heaviest, by count and by sum of
-// squares, for values with Student's t distribution.
-#include <CLI/CLI.hpp>
+// Benchmark (h): the count-sketch of `sketch`, on one thread: adding a vector to a sketch, and
+// finding the heaviest elements in it, beside a memcpy of the vector; and which percentage of the
+// true top k is among the heaviest, by count and by sum of squares, for values with Student's t
+// distribution. Names are d, degrees of freedom, columns / k and heaviest / k.
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "gtopk/types.hpp"
-#include "gtopk_version.hpp"
 #include "src/gtopk/algorithms/count_sketch.hpp"
 #include "src/gtopk/algorithms/unsketch.hpp"
+#include "tools/bench/ratios.hpp"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using gtopk::sparse::CountSketch;
 using gtopk::sparse::FixedPoint;
 
-struct Options {
-  std::size_t d = 25'557'032;  // ResNet-50's parameters
-  double density = 0.001;
-  std::size_t columns_per_entry = 10;
-  std::size_t heavy_per_entry = 8;
-  double freedom = 2;
-  int turns = 5;
-};
+constexpr double kDensity = 0.001;
 
-template <class Work>
-double nanoseconds(Work work) {
-  const auto from = Clock::now();
-  work();
-  return std::chrono::duration<double, std::nano>(Clock::now() - from).count();
-}
-
-double median(std::vector<double> samples) {
-  std::ranges::sort(samples);
-  return samples[samples.size() / 2];
+std::vector<float> values_of(std::size_t d, double freedom) {
+  std::mt19937_64 random(1);
+  std::student_t_distribution<float> heavy(static_cast<float>(freedom));
+  std::vector<float> values(d);
+  std::ranges::generate(values, [&] { return heavy(random); });
+  return values;
 }
 
 /// The k-th largest magnitude.
@@ -64,89 +51,87 @@ double squares_from(const std::vector<float>& values, float least) {
   return sum;
 }
 
-void measure(const Options& options) {
-  const std::size_t k = gtopk::selection_size(options.d, options.density);
-  const std::size_t most = options.heavy_per_entry * k;
-  std::mt19937_64 random(1);
-  std::student_t_distribution<float> heavy(static_cast<float>(options.freedom));
-  std::vector<float> values(options.d);
-  std::ranges::generate(values, [&] { return heavy(random); });
-  std::vector<float> copy(options.d);
-  std::vector<std::uint32_t> indices(most);
-  std::vector<float> estimates(most);
-  gtopk::sparse::SelectScratch scratch;
-  std::vector<double> copying;
-  std::vector<double> adding;
-  std::vector<double> finding;
-  std::size_t found = 0;
-  for (int turn = -1; turn < options.turns; ++turn) {  // the first one is a warm-up
-    const CountSketch sketch(static_cast<std::uint64_t>(turn + 1), options.columns_per_entry * k);
-    std::vector<float> cells(sketch.cells());
-    std::vector<std::uint64_t> numbers(sketch.cells());
-    const double copied =
-        nanoseconds([&] { std::memcpy(copy.data(), values.data(), options.d * sizeof(float)); });
-    const double added = nanoseconds([&] {
-      gtopk::sparse::Key<float> largest = 0;
-      for (const float value : values) {
-        largest = std::max(largest, gtopk::sparse::magnitude_key(value));
-      }
-      const auto point = FixedPoint::of<float>(largest, options.d);
-      std::ranges::fill(numbers, 0U);
-      for (std::size_t row = 0; row < CountSketch::kRows; ++row) {
-        std::uint64_t* const of_row = numbers.data() + row * sketch.columns();
-        for (std::size_t begin = 0; begin < options.d; begin += CountSketch::kStretch) {
-          const std::size_t length = std::min(CountSketch::kStretch, options.d - begin);
-          sketch.add(row, begin, std::span<const float>(&values[begin], length), point, of_row);
-        }
-      }
-      std::ranges::transform(numbers, cells.begin(),
-                             [&](std::uint64_t number) { return point.value<float>(number); });
-    });
-    const double unsketched = nanoseconds([&] {
-      found = gtopk::sparse::unsketch<float, std::uint32_t>(
-          sketch, cells.data(), options.d, most, {indices.data(), estimates.data()}, scratch);
-    });
-    if (turn < 0) {
-      continue;
+struct Cells {
+  explicit Cells(const CountSketch& sketch) : numbers(sketch.cells()), values(sketch.cells()) {}
+  std::vector<std::uint64_t> numbers;
+  std::vector<float> values;
+};
+
+void add_to(const CountSketch& sketch, const std::vector<float>& values, Cells& cells) {
+  const std::size_t d = values.size();
+  gtopk::sparse::Key<float> largest = 0;
+  for (const float value : values) {
+    largest = std::max(largest, gtopk::sparse::magnitude_key(value));
+  }
+  const auto point = FixedPoint::of<float>(largest, d);
+  std::ranges::fill(cells.numbers, 0U);
+  for (std::size_t row = 0; row < CountSketch::kRows; ++row) {
+    std::uint64_t* const of_row = cells.numbers.data() + row * sketch.columns();
+    for (std::size_t begin = 0; begin < d; begin += CountSketch::kStretch) {
+      const std::size_t length = std::min(CountSketch::kStretch, d - begin);
+      sketch.add(row, begin, std::span<const float>(&values[begin], length), point, of_row);
     }
-    copying.push_back(copied);
-    adding.push_back(added);
-    finding.push_back(unsketched);
   }
+  std::ranges::transform(cells.numbers, cells.values.begin(),
+                         [&](std::uint64_t number) { return point.value<float>(number); });
+}
+
+/// Which part of the true top k is delivered by the k largest of the heaviest.
+void count_found(benchmark::State& state, const std::vector<float>& values, std::size_t k,
+                 const std::vector<float>& heaviest) {
   const float least = threshold(values, k);
-  std::vector<float> of_heaviest(found);
-  for (std::size_t i = 0; i < found; ++i) {
-    of_heaviest[i] = values[indices[i]];
-  }
-  const auto hits = std::ranges::count_if(
-      of_heaviest, [least](float value) { return std::fabs(value) >= least; });
-  // The top k of the heaviest is delivered, however many of the true top k it contains.
-  const float delivered = found < k ? 0 : threshold(of_heaviest, k);
-  const auto d = static_cast<double>(options.d);
-  std::printf("# gtopk %s, count-sketch: %zu rows of %zu k columns, %zu k heaviest, float32\n",
-              gtopk::kVersion, CountSketch::kRows, options.columns_per_entry,
-              options.heavy_per_entry);
-  std::printf("# d %zu, k %zu, Student's t with %g degrees of freedom, one thread, %d turns\n",
-              options.d, k, options.freedom, options.turns);
-  std::printf("memcpy %.2f, add %.2f, find %.2f ns an element (medians)\n", median(copying) / d,
-              median(adding) / d, median(finding) / d);
-  std::printf("top k found %.3f, squares %.3f of the top k's\n",
-              static_cast<double>(hits) / static_cast<double>(k),
-              squares_from(of_heaviest, delivered) / squares_from(values, least));
+  const auto hits =
+      std::ranges::count_if(heaviest, [least](float value) { return std::fabs(value) >= least; });
+  const float delivered = heaviest.size() < k ? 0 : threshold(heaviest, k);
+  state.counters["found_percent"] = 100 * static_cast<double>(hits) / static_cast<double>(k);
+  state.counters["squares_percent"] =
+      100 * squares_from(heaviest, delivered) / squares_from(values, least);
+}
+
+void add_sketch(std::size_t d, double freedom, std::size_t columns, std::size_t heavy) {
+  const std::size_t k = gtopk::selection_size(d, kDensity);
+  const std::string prefix = fmt::format("{}/{}/{}/{}/", d, freedom, columns, heavy);
+  const std::string copy = fmt::format("{}/copy", d);
+  add(prefix + "add", copy, d, [=](benchmark::State& state) {
+    const std::vector<float> values = values_of(d, freedom);
+    const CountSketch sketch(0, columns * k);
+    Cells cells(sketch);
+    for (auto _ : state) {
+      add_to(sketch, values, cells);
+    }
+  });
+  add(prefix + "find", copy, d, [=](benchmark::State& state) {
+    const std::vector<float> values = values_of(d, freedom);
+    const CountSketch sketch(0, columns * k);
+    Cells cells(sketch);
+    add_to(sketch, values, cells);
+    std::vector<std::uint32_t> indices(heavy * k);
+    std::vector<float> estimates(heavy * k);
+    gtopk::sparse::SelectScratch scratch;
+    std::size_t found = 0;
+    for (auto _ : state) {
+      found = gtopk::sparse::unsketch<float, std::uint32_t>(
+          sketch, cells.values.data(), d, heavy * k, {indices.data(), estimates.data()}, scratch);
+    }
+    std::vector<float> heaviest(found);
+    std::ranges::transform(std::span(indices).first(found), heaviest.begin(),
+                           [&](std::uint32_t index) { return values[index]; });
+    count_found(state, values, k, heaviest);
+  });
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("The count-sketch of `sketch`, one thread");
-  app.add_option("-d,--elements", options.d)->check(CLI::PositiveNumber);
-  app.add_option("--density", options.density, "k / d")->check(CLI::PositiveNumber);
-  app.add_option("--columns", options.columns_per_entry, "columns / k")->check(CLI::PositiveNumber);
-  app.add_option("--heavy", options.heavy_per_entry, "p2")->check(CLI::PositiveNumber);
-  app.add_option("--freedom", options.freedom, "degrees of freedom")->check(CLI::PositiveNumber);
-  app.add_option("-n,--turns", options.turns)->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
-  measure(options);
-  return 0;
+void add_benchmarks() {
+  constexpr std::size_t kResNet = 25'557'032;  // ResNet-50's parameters
+  constexpr std::size_t kSmaller = 10'000'000;
+  add_copy(fmt::format("{}/copy", kResNet), kResNet, kResNet * sizeof(float));
+  add_sketch(kResNet, 2, 10, 8);
+  add_copy(fmt::format("{}/copy", kSmaller), kSmaller, kSmaller * sizeof(float));
+  for (const auto& [columns, heavy] : {std::pair{5, 4}, {10, 4}, {10, 8}, {20, 8}}) {
+    for (const double freedom : {1000.0, 3.0, 2.0, 1.5}) {
+      add_sketch(kSmaller, freedom, static_cast<std::size_t>(columns),
+                 static_cast<std::size_t>(heavy));
+    }
+  }
 }
