@@ -7,11 +7,13 @@ from __future__ import annotations
 import itertools
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 from ranks import environment
@@ -19,7 +21,7 @@ from test_frameworks import SCRIPTS
 
 pytestmark = pytest.mark.loopback
 
-LONG = 120.0  # seconds, for anything to happen
+LONG = 400.0  # seconds, for one wait
 FOR_EVER = str(10**9)  # steps
 LIGHTHOUSE = """
 import threading
@@ -89,17 +91,19 @@ class Replicas:
 
     def until(self, done: Callable[[], bool]) -> None:
         """Take in what they say until then. None may end: the others would go on for ever."""
+        deadline = time.monotonic() + LONG
         while not done():
             if ended := {r: p.returncode for r, p in self.running.items() if p.poll() is not None}:
-                for reader in itertools.chain(*(self.readers[each] for each in ended)):
-                    reader.join(LONG)  # until its last line
-                self.lines += [self.said.get() for _ in range(self.said.qsize())]
-                said = "".join(line for replica, line in self.lines if replica in ended)
-                raise AssertionError(f"replicas ended, with exit codes {ended}, after\n{said}")
+                raise AssertionError(f"ended, with exit codes {ended}, after\n{self._last(ended)}")
+            if time.monotonic() > deadline:
+                for program in self.running.values():
+                    program.send_signal(signal.SIGABRT)  # Python's faulthandler prints its stacks
+                    program.wait()
+                raise AssertionError(f"not so after {LONG:g} s\n{self._last(self.running)}")
             try:
-                replica, line = self.said.get(timeout=LONG)
+                replica, line = self.said.get(timeout=1)
             except queue.Empty:
-                raise AssertionError("".join(f"{r}: {t}" for r, t in self.lines[-200:])) from None
+                continue
             self.lines.append((replica, line))
             if found := re.match(r"at (http\S+)", line):
                 self.lighthouse = found[1]
@@ -108,6 +112,14 @@ class Replicas:
                 self.norms[step].add(found[3])
                 self.steps[replica] = step
                 self.together = int(found[2])
+
+    def _last(self, ended: Iterable[int]) -> str:
+        """The last lines of these, which have ended."""
+        for reader in itertools.chain(*(self.readers[each] for each in ended)):
+            reader.join(LONG)
+        self.lines += [self.said.get() for _ in range(self.said.qsize())]
+        lines = [f"{replica}: {line}" for replica, line in self.lines if replica in ended]
+        return "".join(lines[-300:])
 
 
 # How long to wait for replicas that are alive: for outer optimizers, which ask at the end of a
@@ -138,3 +150,12 @@ def test_a_replica_is_killed_and_comes_back_while_the_others_train(replicas: Rep
     replicas.until(lambda: min(replicas.steps.values()) >= end)
     differ = {step: norms for step, norms in replicas.norms.items() if len(norms) > 1}
     assert not differ, "replicas have different parameters after these steps"
+
+
+@pytest.mark.long
+def test_a_replica_waits_for_others_that_start_more_than_a_minute_later(replicas: Replicas) -> None:
+    replicas.start(0)
+    with pytest.raises(subprocess.TimeoutExpired):  # torchft's own limit is 60 s
+        replicas.running[0].wait(75)
+    replicas.start(1)
+    replicas.until(lambda: replicas.together == 2 and 0 in replicas.steps)
