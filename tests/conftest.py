@@ -1,8 +1,13 @@
-"""Which Python tests do not depend on torch's version, and what their processes do not inherit."""
+"""Which Python tests do not depend on torch's version, what their processes do not inherit, and how
+long a test may take.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
+from collections.abc import Generator
 
 import pytest
 
@@ -59,6 +64,7 @@ ONCE = {
     "test_fsdp_unused",
     "test_gpu_check",
     "test_habits",
+    "test_hangs",
     "test_hosts",
     "test_install",
     "test_interrupts",
@@ -123,3 +129,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         once = item.path.stem in ONCE or item.path.parent.name == "architecture"
         if once and item.name not in WITH_EVERY_TORCH:
             item.add_marker(pytest.mark.once)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "longest", "seconds that a test may take, unless it is labelled long", default=1200
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that hangs fails and shows every thread's stack; what it started is ended."""
+    if item.get_closest_marker("long"):
+        return (yield)
+    longest = float(item.config.getini("longest"))
+
+    def end(*_: object) -> None:
+        faulthandler.dump_traceback(2)  # which pytest captures
+        pytest.fail(f"not done after {longest:g} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, longest, longest)  # again, if its clean-up hangs as well
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
