@@ -48,6 +48,12 @@ def three_apart() -> Iterator[RankSet]:
         yield ranks
 
 
+@pytest.fixture(scope="module")
+def six_apart() -> Iterator[RankSet]:
+    with RankSet(6, joins=False) as ranks:
+        yield ranks
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--minutes", type=float, help="of the soak (60) and of the fuzz (60) among what is long"

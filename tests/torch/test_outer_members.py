@@ -283,7 +283,7 @@ def check_members_save_and_load_together(me: Rank) -> None:
 
 
 def check_what_members_tell_each_other_has_few_bytes(me: Rank) -> None:
-    """As the page says: 104 and 72 to each other; from one of them 24, and 8 per fragment."""
+    """As the page says: 112 and 72 to each other; from one of them 16, and 8 per fragment."""
     sent: dict[str, list[int]] = {}
 
     def counted(name: str, call: Callable[..., None]) -> Callable[..., None]:
@@ -304,8 +304,8 @@ def check_what_members_tell_each_other_has_few_bytes(me: Rank) -> None:
         outer.configure("bytes again", 0, 1, 2)
         outer.steps(INNER)
     assert sent["all_have_it"] == [2 * 72] * 2
-    # The broadcast has 32 bytes, and in a group of three every rank sends headers.
-    assert sent["meet"] == [2 * 104 + (2 * 96 if me.rank == 0 else 2 * 32)]
+    # The broadcast has 24 bytes, and in a group of three every rank sends headers.
+    assert sent["meet"] == [2 * 112 + (2 * 88 if me.rank == 0 else 2 * 32)]
     outer.group.shutdown()
 
 

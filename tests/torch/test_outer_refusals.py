@@ -124,6 +124,8 @@ def check_ddp_over_the_same_replicas_is_refused(me: Rank) -> None:
     pair = dist.new_subgroups(2)[0]
     across, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
     ddp = DistributedDataParallel(network(), process_group=pair)
+    with pytest.raises(NotImplementedError, match="replicas of ranks that DDP joins"):
+        gtopk.OuterOptimizer(inner_of(ddp), ddp, group=gtopk.ReplicaGroup())
     outer = gtopk.OuterOptimizer(inner_of(ddp), ddp, group=across, inner_steps=2)
     for step in range(4):
         x, labels = batch(me.rank, step)

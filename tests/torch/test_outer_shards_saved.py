@@ -124,8 +124,6 @@ def check_what_is_wrong_is_said_before_anything_is_sent(me: Rank) -> None:
     model.weight = nn.Parameter(terms)
     with pytest.raises(ValueError, match=r"the placements of 'weight' are .*Partial"):
         Outer(me, model, preset="diloco")
-    with pytest.raises(NotImplementedError, match="sharded parameters over a ReplicaGroup"):
-        Outer(me, group=gtopk.ReplicaGroup(), preset="diloco")
 
 
 def check_ranks_that_do_not_fit_together_are_told(me: Rank) -> None:

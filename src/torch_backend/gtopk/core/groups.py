@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
     from gtopk.core.replicas import ReplicaGroup
+
+# torch's functions without the wrapper that logs errors: it looks the group up, and replaces the
+# error by another one if the group is a ReplicaGroup, which torch.distributed does not know.
+all_gather: Any = inspect.unwrap(dist.all_gather)
+all_reduce: Any = inspect.unwrap(dist.all_reduce)
+broadcast: Any = inspect.unwrap(dist.broadcast)
 
 # The result is cached: a lookup takes a few microseconds, and a group keeps its backend.
 _found: weakref.WeakKeyDictionary[dist.ProcessGroup, GtopkBackend] = weakref.WeakKeyDictionary()

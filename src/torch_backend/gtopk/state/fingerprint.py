@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from gtopk.core.groups import meeting_place, ranks_of
+from gtopk.core.groups import all_gather, meeting_place, ranks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -121,5 +121,5 @@ def _gathered(mine: torch.Tensor, group: dist.ProcessGroup | None) -> list[torch
     """Return every rank's tensor, in the order of the group's ranks."""
     mine = mine.to(meeting_place(group))
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, mine, group=group)
+    all_gather(parts, mine, group=group)
     return [each.cpu() for each in parts]

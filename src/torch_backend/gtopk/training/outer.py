@@ -67,7 +67,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         group: a process group of backend gtopk, with a rank for each replica, or a ReplicaGroup;
             None is the default group. If FSDP2 shards parameters over the ranks of a replica, those
             ranks of the replicas that hold the same shards, such as
-            ``mesh["replicate"].get_group()``.
+            ``mesh["replicate"].get_group()``, or a ReplicaGroup of them.
         state_device: the device of what is kept beside the model and of what is exchanged; None is
             that of the parameters. "cpu" saves GPU memory.
         overrides: replace the preset's values, see ``Overrides`` in gtopk.training.outer_presets:
@@ -113,7 +113,9 @@ class OuterOptimizer(torch.optim.Optimizer):
         lines += [(f"'{name}' has", described(each)) for name, each in parameters.items()]
         members = None
         if has_ranks_that_change(group):
-            members = Members(group, lines, _others(module, parameters), self._settings)
+            self._replica.compare(self._settings.as_lines(), parameters)
+            others = _others(module, parameters)
+            members = Members(group, self._replica, lines, others, self._settings)
         else:
             self._make_alike(lines)
         groups = {
@@ -339,6 +341,12 @@ def _module(model: object, group: dist.ProcessGroup | None) -> nn.Module:
             raise ValueError(
                 "gtopk: DDP already averages each gradient over the OuterOptimizer's group: give "
                 "one of them another group, or leave DDP out"
+            )
+        if has_ranks_that_change(group) and dist.get_world_size(module.process_group) > 1:
+            raise NotImplementedError(
+                "gtopk: an OuterOptimizer over a ReplicaGroup is not implemented for replicas of "
+                "ranks that DDP joins, as these would not decide together whether a round counts: "
+                "shard the model with fully_shard instead"
             )
         module = uncompiled(module.module)
     if not isinstance(module, nn.Module):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from gtopk.core.groups import meeting_place, ranks_of
+from gtopk.core.groups import all_gather, meeting_place, ranks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,7 +63,7 @@ class Agreement:
             told.append(int(torch.tensor(norm, dtype=torch.float64).view(torch.int64)))
         mine = torch.tensor(told, dtype=torch.int64, device=meeting_place(group))
         self._all = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-        self._work = dist.all_gather(self._all, mine, group=group, async_op=True)
+        self._work = all_gather(self._all, mine, group=group, async_op=True)
 
     def participants(self) -> list[int]:
         """Wait; return which replicas take part, by their ranks in the group.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from gtopk.core.groups import rank_in
+from gtopk.core.groups import all_reduce, broadcast, rank_in
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.training.parameters import local_of
 
@@ -57,12 +57,12 @@ class Buffers:
             flat = flat.to(ACCUMULATION[dtype])
             if not takes_part:
                 flat.zero_()
-            dist.all_reduce(flat, group=self._group)
+            all_reduce(flat, group=self._group)
             count = torch.full((), len(participants), dtype=flat.dtype, device=flat.device)
             found.append((flat.div_(count), buffers))
         for buffers in self._copied.values():
             flat = torch.cat([each.detach().reshape(-1) for each in buffers])
-            dist.broadcast(flat, group=self._group, group_src=participants[0])
+            broadcast(flat, group=self._group, group_src=participants[0])
             found.append((flat, buffers))
         return found
 

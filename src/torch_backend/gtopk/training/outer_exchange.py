@@ -27,7 +27,7 @@ from gtopk.training.outer_rule import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch.distributed.distributed_c10d import Work
 
@@ -63,26 +63,6 @@ class Outcome(NamedTuple):
     """The mean for each part; None if the round is skipped."""
     errors: list[torch.Tensor | None]
     """This replica's new errors."""
-
-
-def settled(outcome: Callable[[], Outcome], replica: Replica) -> Outcome:
-    """Wait for an exchange. The means are None unless those of all the replica's ranks are finite.
-
-    Collective over the replica's ranks. Raise on all of them if the exchange failed on one.
-    """
-    failed, skips, moves = range(3)
-    try:
-        mine = outcome()
-    except Exception:
-        replica.least(failed)
-        raise
-    least = replica.least(skips if mine.means is None else moves)
-    if least == failed:
-        raise RuntimeError(
-            "gtopk: the exchange of other shards of this replica failed, as their rank's error "
-            "says: the shared parameters stay as they were"
-        )
-    return mine if least == moves else mine._replace(means=None)
 
 
 class Selection:
@@ -150,22 +130,36 @@ class Exchange:
             if selection is None
             else [selection.of(each, part) for each, part in zip(wanted, parts, strict=True)]
         )
-        digest = digest_of(each.parameters for each in parts)
         norm = _norm(lists, parts, replica) if settings.clip else None
-        self._agreement = Agreement(number, digest, self.takes_part, group, norm)
         self._works: list[Work | None] = []
         self._totals: list[torch.Tensor] = []
         self._errors: list[torch.Tensor | None] = []
         self._returned: list[torch.Tensor | None] = []
         self._outcome: Outcome | None = None
-        if selection is None:
+        self._failure: Exception | None = None
+        try:
+            self._send(number, wanted, lists, norm)
+        except Exception as error:
+            if not replica.groups:
+                raise
+            self._failure = error  # the replica's other ranks do not know: finish() raises it
+
+    def _send(
+        self,
+        number: int,
+        wanted: Sequence[torch.Tensor],
+        lists: Sequence[torch.Tensor],
+        norm: float | None,
+    ) -> None:
+        """Begin what is collective over the replicas."""
+        settings, parts = self._settings, self._parts
+        digest = digest_of(each.parameters for each in parts)
+        self._agreement = Agreement(number, digest, self.takes_part, self._group, norm)
+        if not settings.selects:
             for vector in wanted:
                 self._send_everything(vector)
             return
-        try:
-            median = None if norm is None else self._agreement.median_norm()
-        except Exception:  # the replica's other ranks do not know: finish() raises it again
-            return
+        median = None if norm is None else self._agreement.median_norm()
         for part, vector, sent in zip(parts, wanted, lists, strict=True):
             error = error_left(vector, sent, settings.subtract) if settings.keeps_error else None
             if norm is not None and median is not None:
@@ -179,6 +173,8 @@ class Exchange:
         return self._outcome
 
     def _finish(self) -> Outcome:
+        if self._failure is not None:
+            raise self._failure
         participants = self._agreement.participants()
         for work in self._works:
             if work is not None:

@@ -2,10 +2,14 @@
 
 After each configure(), and after an exchange that failed, members meet ahead of the next exchange:
 they tell each other where they are, and the most advanced one brings the others up to date.
+
+If a replica is several ranks, each of them is a member of its own group, that of its shard. They do
+each of these things together, and none of them writes anything before all have succeeded.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import warnings
 import weakref
@@ -13,12 +17,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import torch.distributed as dist
+from torch.distributed import DistBackendError
 
-from gtopk.core.groups import meeting_place
+from gtopk.core.groups import all_gather, broadcast, meeting_place
 from gtopk.state.fingerprint import Line, check_alike
 from gtopk.training.outer_agreement import digest_of
 from gtopk.training.outer_roll import Roll, RollCall
+from gtopk.training.parameters import local_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from gtopk.core.replicas import ReplicaGroup
     from gtopk.training.outer_presets import Settings
     from gtopk.training.outer_rounds import Rounds
+    from gtopk.training.outer_shards import Replica
 
 ALIKE = (
     "the replicas' OuterOptimizers are not alike",
@@ -35,7 +41,7 @@ ALIKE = (
 
 
 class Place(NamedTuple):
-    """Where a member is."""
+    """Where a member is; the same on all ranks of a replica."""
 
     joined: int
     """0 for one that has no state yet."""
@@ -43,21 +49,42 @@ class Place(NamedTuple):
     """Exchanges that have been committed."""
     step: int
     digest: int
-    """Of the shared parameters and their momentum."""
+    """Of the shared parameters and their momentum; of all shards."""
     meeting: int
     """Names the meeting of those who committed the last one; 0 if that is unknown."""
+    name: int
+    """Of this meeting, if this member is the one that brings the others up to date."""
 
     def is_current(self, source: Place) -> bool:
         """Return whether it has what `source` has."""
         return bool(self.joined) and (self.number, self.digest) == (source.number, source.digest)
 
 
+class Met(NamedTuple):
+    """What a meeting has brought, before this replica takes it over."""
+
+    backend: weakref.ref[GtopkBackend]
+    places: list[Place]
+    source: int
+    step: int
+    number: int
+    waiting: list[int]
+    vectors: list[torch.Tensor]
+    """What the source shares; none if nobody needs it."""
+    others: list[torch.Tensor]
+    """The rest of its model; none if nobody joins."""
+
+
 class Members:
-    """This replica as a member of the group."""
+    """This replica as a member of the group.
+
+    Its ranks call every method together, except have_changed().
+    """
 
     def __init__(
         self,
         group: ReplicaGroup,
+        replica: Replica,
         lines: Sequence[Line],
         others: Sequence[torch.Tensor],
         settings: Settings,
@@ -67,6 +94,7 @@ class Members:
         others: parameters that are not exchanged and buffers, which one that joins takes over.
         """
         self._group = group
+        self._replica = replica
         self._quorum, self._grace = settings.quorum, settings.grace
         self._roll = None if self._grace is None else RollCall(group, self._grace)
         self.late = False
@@ -83,31 +111,53 @@ class Members:
             return True
         return self._group.current_backend() is not (self._met and self._met())
 
+    def must_meet(self) -> bool:
+        """Return have_changed() of any of the replica's ranks."""
+        return not self._replica.decide(lambda: int(not self.have_changed()))
+
     def are_called(self) -> bool:
         """Return whether others wait for this replica, which has missed a round."""
-        return self.late and self._roll is not None and self._roll.is_called()
+        roll, is_first = self._roll, self._replica.is_first
+        if not self.late or roll is None:
+            return False
+        return bool(self._replica.decide(lambda: int(not is_first or roll.is_called())))
 
-    def assemble(self, rounds: Rounds) -> bool:
+    def assemble(self, rounds: Rounds, *, changed: bool) -> bool:
         """Meet if members have changed. Return whether this replica takes part in what is due.
 
         With a grace period it does not if it is too late, or too few have come. Collective.
         """
-        changed = self.have_changed()
         if self._roll is not None:
             if changed:
                 rounds.take_back()
-            came = self._roll.answer(joined=self.joined, current=not changed)
+            came = self._answer(self._roll, current=not changed)
             self.late = came is None
             changed = came is None or came.anew
             if came is None or len(came.ranks) < self._quorum:
-                self.meet_again()
+                self._met = None
                 self._warn(rounds.number, came)
                 return False
             if came.narrows:
-                self._group.narrow(came.ranks, f"roll-{came.number}")
+                self._narrow(came)
         if changed:
             self.meet(rounds)
         return True
+
+    def _answer(self, roll: RollCall, *, current: bool) -> Roll | None:
+        """Answer a roll call, once for the replica, and so alike for all shards."""
+
+        def answer() -> str:
+            return json.dumps(roll.answer(joined=self.joined, current=current))
+
+        found = json.loads(self._replica.from_first(answer))
+        return None if found is None else Roll(*found)
+
+    def _narrow(self, came: Roll) -> None:
+        def narrow() -> int:
+            self._group.narrow(came.ranks, f"roll-{came.number}")
+            return 1
+
+        self._replica.decide(narrow)
 
     def _warn(self, number: int, came: Roll | None) -> None:
         what = (
@@ -121,14 +171,20 @@ class Members:
             )
         warnings.warn(f"gtopk: {what}", stacklevel=8)
 
-    def meet_again(self) -> None:
-        """Meet ahead of the next exchange, even if the group is not configured before."""
+    def give_up(self) -> None:
+        """Meet ahead of the next exchange, even if the group is not configured before.
+
+        What failed for one shard need not have failed for another one, whose members would wait for
+        this replica: end that group.
+        """
+        if self._replica.groups:
+            self._group.abort()
         self._met = None
 
     def resume(self, *, joined: bool) -> None:
         """Meet ahead of the next exchange, as a state was loaded. joined: of the one that saved."""
         self.joined, self._committed = joined, 0
-        self.meet_again()
+        self._met = None
 
     def meet(self, rounds: Rounds) -> None:
         """Agree on the step, and on the exchanges that wait; bring members up to date. Collective.
@@ -136,47 +192,76 @@ class Members:
         An exchange that is under way begins again, unless another member has committed it.
         """
         rounds.take_back()
-        backend = weakref.ref(self._group.current_backend())
-        places = self._told(rounds)
-        if not all(each.joined for each in places):
-            check_alike(self._lines, self._group, ALIKE)
-        source = _most_advanced(places)
-        step, number, meeting, *waiting = self._from_source(rounds, source)
-        if any(not each.is_current(places[source]) for each in places):
-            self._update(rounds, places, source)
-        rounds.step, rounds.number = step, number
-        rounds.waiting = [each for each in waiting if each >= 0]
-        self.joined, self._met, self._meeting = True, backend, meeting
-        self._committed = places[source].meeting
+        place = self._place(rounds)
+        found: list[Met] = []
+
+        def hear() -> int:
+            found.append(self._hear(rounds, place))
+            return 1
+
+        self._replica.decide(hear)
+        (met,) = found
+        self._check_same(met.places)
+        self._update(rounds, met)
+        rounds.step, rounds.number, rounds.waiting = met.step, met.number, met.waiting
+        source = met.places[met.source]
+        self.joined, self._met, self._meeting = True, met.backend, source.name
+        self._committed = source.meeting
 
     def all_have_it(self) -> None:
         """Return once every member has what the exchange delivered; raise if one is lost before.
 
         One that raises does not know whether others have returned: they meet before the next.
         """
-        self._gathered([1])
+
+        def confirm() -> int:
+            self._gathered([1])
+            return 1
+
+        self._replica.decide(confirm)
         self._committed = self._meeting
 
-    def _told(self, rounds: Rounds) -> list[Place]:
-        mine = Place(0, 0, 0, 0, 0)
-        if self.joined:
-            digest = digest_of(_vectors(rounds))
-            mine = Place(1, rounds.number, rounds.step, digest, self._committed)
-        return [Place(*each) for each in self._gathered(mine)]
+    def _place(self, rounds: Rounds) -> Place:
+        """Return this replica's place; collective over its ranks."""
+        digest = digest_of(_vectors(rounds)) if self.joined else 0
+        found = torch.tensor(self._replica.gathered([digest, secrets.randbits(62)]))
+        name = int(found[0, 1])
+        if not self.joined:
+            return Place(0, 0, 0, 0, 0, name)
+        of_all = digest_of([found[:, 0].contiguous()])
+        return Place(1, rounds.number, rounds.step, of_all, self._committed, name)
 
-    def _from_source(self, rounds: Rounds, source: int) -> list[int]:
-        """Return the source's step, round, a new meeting's name, and exchanges that wait."""
-        unused = [-1] * (len(rounds.fragments) - len(rounds.waiting))
-        mine = [rounds.step, rounds.number, secrets.randbits(62), *rounds.waiting, *unused]
-        found: list[int] = self._broadcast(torch.tensor(mine), source).tolist()
-        return found
-
-    def _update(self, rounds: Rounds, places: Sequence[Place], source: int) -> None:
-        """Send what the source has to the members that are behind, or join. Collective."""
-        vectors = [self._broadcast(vector, source) for vector in _vectors(rounds)]
-        others = []
+    def _hear(self, rounds: Rounds, mine: Place) -> Met:
+        """Learn where the members are, and what the source has. Collective over the replicas."""
+        backend = weakref.ref(self._group.current_backend())
+        places = [Place(*each) for each in self._gathered(mine)]
         if not all(each.joined for each in places):
-            others = [self._broadcast(each, source) for each in self._others]
+            check_alike(self._lines, self._group, ALIKE)
+        source = _most_advanced(places)
+        unused = [-1] * (len(rounds.fragments) - len(rounds.waiting))
+        told = torch.tensor([rounds.step, rounds.number, *rounds.waiting, *unused])
+        step, number, *waiting = self._broadcast(told, source).tolist()
+        vectors, others = [], []
+        if any(not each.is_current(places[source]) for each in places):
+            vectors = [self._broadcast(vector, source) for vector in _vectors(rounds)]
+            if not all(each.joined for each in places):
+                others = [self._broadcast(local_of(each), source) for each in self._others]
+        waiting = [each for each in waiting if each >= 0]
+        return Met(backend, places, source, step, number, waiting, vectors, others)
+
+    def _check_same(self, places: Sequence[Place]) -> None:
+        """Raise DistBackendError unless all of the replica's ranks have met the same replicas."""
+        met = digest_of([torch.tensor(places).flatten()])
+        if len({each for (each,) in self._replica.gathered([met])}) > 1:
+            raise DistBackendError(
+                "gtopk: the groups of this replica's ranks have other replicas, or the same in "
+                "another order, or its ranks have loaded the states of different steps: configure "
+                "the groups of all ranks with the same replicas, in the same order"
+            )
+
+    def _update(self, rounds: Rounds, met: Met) -> None:
+        """Take over what the source has, if this replica is behind or joins."""
+        places, source, vectors, others = met.places, met.source, met.vectors, met.others
         rank = self._group.rank()
         mine, its = places[rank], places[source]
         if rank == source or mine.is_current(its):
@@ -200,22 +285,23 @@ class Members:
             vector.copy_(new)
         if not mine.joined:
             for tensor, new in zip(self._others, others, strict=True):
-                tensor.detach().copy_(new)
+                local_of(tensor.detach()).copy_(new)
             for each in rounds.parts():
                 each.part.scatter(each.parameters)
+            self._replica.reshard()
 
     def _broadcast(self, tensor: torch.Tensor, source: int) -> torch.Tensor:
         """Return the source's tensor."""
         place = meeting_place(self._group)
         found = tensor.detach().to(place, copy=True, memory_format=torch.contiguous_format)
-        dist.broadcast(found, group=self._group, group_src=source)
+        broadcast(found, group=self._group, group_src=source)
         return found
 
     def _gathered(self, mine: Sequence[int]) -> list[list[int]]:
         """Return the numbers of every member."""
         tensor = torch.tensor(mine, dtype=torch.int64, device=meeting_place(self._group))
         found = [torch.empty_like(tensor) for _ in range(self._group.size())]
-        dist.all_gather(found, tensor, group=self._group)
+        all_gather(found, tensor, group=self._group)
         return [each.tolist() for each in found]
 
 

@@ -11,7 +11,7 @@ import torch
 
 from gtopk.core.groups import backend_of
 from gtopk.training.outer_buffers import write
-from gtopk.training.outer_exchange import Exchange, Outcome, Selection, Shared, settled
+from gtopk.training.outer_exchange import Exchange, Outcome, Selection, Shared
 from gtopk.training.outer_fragments import turns_of
 from gtopk.training.outer_parts import parts_of
 from gtopk.training.outer_rule import advance, mixed
@@ -80,17 +80,20 @@ class Membership(Protocol):
     def are_called(self) -> bool:
         """Return whether others wait for one that is late."""
 
-    def assemble(self, rounds: Rounds) -> bool:
-        """Find out who takes part in what is due; return whether this replica does."""
-
     def have_changed(self) -> bool:
-        """Return whether members must meet."""
+        """Return whether members must meet, as this rank sees it."""
+
+    def must_meet(self) -> bool:
+        """Return whether members must meet; collective over the replica's ranks."""
+
+    def assemble(self, rounds: Rounds, *, changed: bool) -> bool:
+        """Find out who takes part in what is due; return whether this replica does."""
 
     def meet(self, rounds: Rounds) -> None:
         """Meet; collective."""
 
-    def meet_again(self) -> None:
-        """Meet ahead of the next exchange."""
+    def give_up(self) -> None:
+        """End the exchange that failed here; meet ahead of the next one."""
 
     def all_have_it(self) -> None:
         """Return once every member has what an exchange delivered; collective."""
@@ -223,11 +226,11 @@ class Rounds:
         """Use the result that is due; begin the exchanges that are waiting, one after the other."""
         began, members = time.monotonic(), self.members
         try:
-            changed = members is not None and members.have_changed()
+            changed = members is not None and members.must_meet()
             if self._is_due(self.step) and not changed:
                 self._use()
             begins = changed or (bool(self.waiting) and self.pending is None)
-            if members is not None and begins and not members.assemble(self):
+            if members and begins and not members.assemble(self, changed=changed):
                 self.waiting = []  # their turn has passed
                 self.statistics["rounds"] += 1
                 self.statistics["skipped"] += 1
@@ -241,7 +244,7 @@ class Rounds:
                 self.pending, self.waiting = None, []
             else:
                 self.take_back()
-                members.meet_again()
+                members.give_up()
             raise
         self.statistics["exchange_seconds"] += time.monotonic() - began
 
@@ -280,15 +283,31 @@ class Rounds:
         """Wait for the exchange and use it, unless a member does not get it."""
         pending = self.pending
         assert pending is not None
-        outcome = settled(pending.outcome, self._replica)
-        averages = self._reaches_quorum(outcome) and pending.fragment == 0
-        buffers = self._buffers.exchange(outcome.participants) if averages else []
-        delivered = Delivered(pending, outcome, buffers)
+        delivered = self._delivered(pending)
         if self.members is not None:
             self.undecided = delivered
             self.members.all_have_it()
         self._count_bytes()
         self.commit(delivered)
+
+    def _delivered(self, pending: Pending) -> Delivered:
+        """Wait for the exchange, and average buffers.
+
+        The means are None unless those of all the replica's ranks are finite. Collective over the
+        replica's ranks. Raise on all of them if the exchange failed on one.
+        """
+        found: list[Delivered] = []
+
+        def moves() -> int:
+            outcome = pending.outcome()
+            averages = self._reaches_quorum(outcome) and pending.fragment == 0
+            buffers = self._buffers.exchange(outcome.participants) if averages else []
+            found.append(Delivered(pending, outcome, buffers))
+            return int(outcome.means is not None)
+
+        all_move = self._replica.decide(moves)
+        outcome = found[0].outcome if all_move else found[0].outcome._replace(means=None)
+        return found[0]._replace(outcome=outcome)
 
     def commit(self, delivered: Delivered) -> None:
         """Move the fragment's shared parameters and take them over: all of them, or none."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import DistBackendError
 
 from gtopk.core.groups import has_ranks_that_change, rank_in
 from gtopk.core.groups import ranks_of as ranks_in
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_FAILED = -1
 # A shard in a saved file is a dict with this key alone.
 _SHARD = "gtopk.shard"
 _ALIKE = (
@@ -44,7 +46,9 @@ _ALIKE = (
 class Replica:
     """The ranks, including this one, that hold the shards of a replica; often this one alone.
 
-    Methods that send something are collective over these ranks. One alone sends nothing.
+    Methods that send something are collective over these ranks. One alone sends nothing. Over a
+    ReplicaGroup each rank has its own, and what happens in one of them counts only once the
+    replica's ranks have decided that it has happened in all.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None) -> None:
@@ -57,12 +61,6 @@ class Replica:
         self._group = group
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         sharded = {name: each for name, each in named.items() if is_distributed(each)}
-        if sharded and has_ranks_that_change(group):
-            raise NotImplementedError(
-                "gtopk: an OuterOptimizer of sharded parameters over a ReplicaGroup is not "
-                "implemented, as the groups of a replica's ranks might change at different times: "
-                "give it a process group of torch.distributed"
-            )
         for name, each in sharded.items():
             _check(name, each, group)
         self._mesh = _whole_mesh(sharded) if sharded else None
@@ -79,22 +77,81 @@ class Replica:
 
     def votes(self) -> Votes:
         """Return the votes of all ranks of all replicas."""
-        first = rank_in(self._group) == 0 and (self.shard is None or self.shard[0] == 0)
+        first = rank_in(self._group) == 0 and self.is_first
         return Votes([self._group, *self.groups], first=first)
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that decides what one decides for the replica."""
+        return self.shard is None or self.shard[0] == 0
+
     def compare(self, settings: Sequence[Line], parameters: Mapping[str, torch.Tensor]) -> None:
-        """Raise ValueError on every rank unless the replica's ranks agree. See all_succeed()."""
-        place = f"{dist.get_rank(self._group)} of {dist.get_world_size(self._group)}"
-        lines = [*settings, ("the rank in its group is", place)]
+        """Raise ValueError on every rank unless the replica's ranks agree.
+
+        See all_succeed(); over a ReplicaGroup, which has no ranks yet, on this replica's ranks.
+        """
+        lines = [*settings]
+        votes = Votes(self.groups, first=False)
+        if not has_ranks_that_change(self._group):
+            place = f"{dist.get_rank(self._group)} of {dist.get_world_size(self._group)}"
+            lines.append(("the rank in its group is", place))
+            votes = self.votes()
         lines += [(f"'{name}' has", _described(each)) for name, each in parameters.items()]
         for each in self.groups:
-            self.all_succeed(functools.partial(check_alike, lines, each, _ALIKE))
+            votes.all_succeed(functools.partial(check_alike, lines, each, _ALIKE))
 
     def least(self, value: int) -> int:
         """Return the least value of the replica's ranks."""
         if not self.groups:
             return value
         return int(self._reduced(torch.tensor([value]), dist.ReduceOp.MIN).item())
+
+    def decide(self, do: Callable[[], int]) -> int:
+        """Call `do`, which exchanges something with other replicas; return the ranks' least result.
+
+        do: returns a number of 0 or more. If it fails on a rank, raise its error there, and
+        DistBackendError on the replica's other ranks.
+        """
+        if not self.groups:
+            return do()
+        try:
+            mine = do()
+        except Exception:
+            self.least(_FAILED)
+            raise
+        least = self.least(mine)
+        if least == _FAILED:
+            raise DistBackendError(
+                "gtopk: the exchange of other shards of this replica failed, as their rank's error "
+                "says: the shared parameters stay as they were"
+            )
+        return least
+
+    def from_first(self, do: Callable[[], str]) -> str:
+        """Call `do` on the replica's first rank; return its result on every rank.
+
+        If it fails, raise its error there, and DistBackendError on the replica's other ranks.
+        """
+        if not self.groups:
+            return do()
+        try:
+            return Votes(self.groups, first=self.is_first).from_first(do)
+        except DistBackendError:
+            raise
+        except RuntimeError as error:
+            raise DistBackendError(str(error)) from error
+
+    def gathered(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Return the numbers of each of the replica's ranks, in an order that all have."""
+        told = torch.tensor([numbers], dtype=torch.int64)
+        for group in self.groups:
+            assert self._mesh is not None
+            told = told.to(self._mesh.device_type)
+            parts = [torch.empty_like(told) for _ in range(dist.get_world_size(group))]
+            dist.all_gather(parts, told, group=group)
+            told = torch.cat(parts)
+        found: list[list[int]] = told.tolist()
+        return found
 
     def norm_of(self, pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
         """Return the norm of what the replica's ranks send, in float32; copies count once.
@@ -226,6 +283,8 @@ def _check(name: str, parameter: Any, group: dist.ProcessGroup | None) -> None:
             f"gtopk: the placements of '{name}' are {parameter.placements}, but an OuterOptimizer "
             "exchanges what is sharded or replicated: redistribute it"
         )
+    if has_ranks_that_change(group):
+        return  # it has none yet, and they have no numbers in torch.distributed
     within = set(ranks_in(group)) & {*ranks_of(mesh)} - {dist.get_rank()}
     for rank in sorted(within):
         here, there = part_of(parameter), part_of(parameter, rank)
