@@ -63,6 +63,7 @@ ONCE = {
     "test_fsdp_types",
     "test_fsdp_unused",
     "test_gpu_check",
+    "test_gpu_check_results",
     "test_habits",
     "test_hangs",
     "test_hosts",

@@ -52,6 +52,9 @@ def main(words: list[str]) -> int:
         "--small", action="store_true", help="small sizes: to see that it runs, not how fast"
     )
     runs.add_argument(
+        "--again", action="store_true", help="also run what an earlier call has done in --out"
+    )
+    runs.add_argument(
         "--minutes",
         type=float,
         default=MINUTES,

@@ -1,9 +1,13 @@
-"""Runs parts one after the other, and writes down what they say, after each."""
+"""Runs parts one after the other, and writes down what they say, after each.
+
+A later call goes on: it keeps what earlier ones have measured, and runs what is not done.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import pathlib
 import time
 from typing import Any
 
@@ -14,7 +18,9 @@ from gpu_check.parts import MINUTES, PARTS
 
 
 def run(machine: Machine, options: argparse.Namespace) -> int:
-    """Returns the exit code. Raises CheckError where there is no such device."""
+    """Returns the exit code. Raises CheckError where there is no such device, and UsageError where
+    the folder has the results of another device, package or size.
+    """
     names = [*PARTS] if options.parts == "all" else options.parts.split(",")
     unknown = [each for each in names if each not in PARTS]
     if unknown:
@@ -31,6 +37,11 @@ def run(machine: Machine, options: argparse.Namespace) -> int:
         "machine": machine.about(),
         "parts": {},
     }
+    done = {} if options.again else _done(options.out, results)
+    results["parts"] = done
+    names = [each for each in names if each not in done]
+    if done:
+        print(f"gpu-check: done before: {', '.join(done)}", flush=True)
     end = time.monotonic() + 60 * options.minutes
     failed = 0
     for name in names:
@@ -53,3 +64,26 @@ def run(machine: Machine, options: argparse.Namespace) -> int:
         (options.out / "results.md").write_text(page(results))
     print((options.out / "results.md").read_text(), flush=True)
     return 1 if failed else 0
+
+
+def _done(out: pathlib.Path, results: dict[str, Any]) -> dict[str, Any]:
+    """Return what earlier calls have measured here."""
+    if not (out / "results.json").exists():
+        return {}
+    before = json.loads((out / "results.json").read_text())
+    for name in ("packed", "device", "small"):
+        if before.get(name) != results[name]:
+            raise UsageError(
+                f"{out} has results with {name} {before.get(name)}, not {results[name]}: give "
+                "another --out, or --again to replace them"
+            )
+    if before["machine"]["gpu"] != results["machine"]["gpu"]:
+        raise UsageError(
+            f"{out} has results of {before['machine']['gpu']}, not {results['machine']['gpu']}: "
+            "give another --out, or --again to replace them"
+        )
+    return {
+        name: answer
+        for name, answer in before["parts"].items()
+        if not {"failed", "not_run"} & answer.keys()
+    }
