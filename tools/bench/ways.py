@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 from gtopk.state.adaptive import Piece, Stopwatch, choose
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import gtopk
@@ -113,12 +114,14 @@ class Way:
         self.seconds: list[float] = []
         self.core: list[float] = []
         self.threads: list[Threads] = []
+        self.sent: list[int] = []
         make(self)
 
     def step(self) -> None:
         """Times one step."""
         dist.barrier()
-        core, begin, threads = _core_seconds(), time.perf_counter(), _threads()
+        core, threads, sent = _core_seconds(), _threads(), _sent()
+        begin = time.perf_counter()
         self.optimizer.zero_grad()
         loss = self.call(self.x).square().mean()
         if self.scaler is None:
@@ -130,6 +133,7 @@ class Way:
             self.scaler.update()
         self.seconds.append(time.perf_counter() - begin)
         self.core.append(_core_seconds() - core)
+        self.sent.append(_sent() - sent)
         spent = zip(threads, _threads(), strict=True)
         self.threads.append(Threads(*(after - before for before, after in spent)))
 
@@ -137,6 +141,13 @@ class Way:
 def _core_seconds() -> float:
     now = gtopk.stats()
     return float(now["compress_seconds"] + now["commit_seconds"])
+
+
+def _sent() -> int:
+    """Bytes that have left this host, with all headers."""
+    lines = pathlib.Path("/proc/net/dev").read_text(encoding="ascii").splitlines()[2:]
+    links = [line.split(":") for line in lines]
+    return sum(int(numbers.split()[8]) for name, numbers in links if name.strip() != "lo")
 
 
 class Threads(NamedTuple):
@@ -187,6 +198,42 @@ def attached(**arguments: object) -> Callable[[Way], None]:
     def make(way: Way) -> None:
         way.call = wrapped(way)
         way.state = gtopk.attach(way.call, **arguments)
+
+    return make
+
+
+def over_gloo(connections: int) -> Callable[[Way], None]:
+    """DDP over gloo; a bucket is cut into parts, each with a group of its own."""
+
+    def make(way: Way) -> None:
+        groups = [dist.new_group(backend="gloo") for _ in range(connections)]
+        way.call = DistributedDataParallel(
+            way.net, bucket_cap_mb=way.bucket, process_group=groups[0]
+        )
+
+        def hook(_, bucket):  # DDP refuses names of types
+            parts = bucket.buffer().div_(dist.get_world_size()).chunk(connections)
+            works = [
+                dist.all_reduce(part, group=group, async_op=True).get_future()
+                for part, group in zip(parts, groups, strict=False)
+            ]
+            return torch.futures.collect_all(works).then(lambda _: bucket.buffer())
+
+        if connections > 1:
+            way.call.register_comm_hook(None, hook)
+
+    return make
+
+
+def power_sgd(rank: int) -> Callable[[Way], None]:
+    """torch's PowerSGD, over gtopk, for all matrices."""
+
+    def make(way: Way) -> None:
+        way.call = wrapped(way)
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=rank, start_powerSGD_iter=2, min_compression_rate=1
+        )
+        way.call.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
     return make
 
@@ -293,7 +340,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("-n", "--turns", type=int, default=21)
     parser.add_argument("--density", type=float, default=0.01)
-    parser.add_argument("--ways", nargs="+", help="only these; default: all")
+    parser.add_argument("--ways", nargs="+", help="these; default: all of gtopk on float32")
     parser.add_argument("--bucket", type=float, default=0.1, help="bucket_cap_mb of DDP")
     parser.add_argument("--net", choices=("layers", "paced", "demo"), default="layers")
     parser.add_argument("--batch", type=int, default=256)
@@ -313,6 +360,16 @@ def main() -> None:
         "optimizer": optimized(density),
         "fsdp_hook": sharded(density),
     }
+    others = {
+        "gloo": over_gloo(1),
+        "gloo-4": over_gloo(4),
+        "powersgd-1": power_sgd(1),
+        "powersgd-4": power_sgd(4),
+        "topk": attached(density=density, algorithm="topk"),
+        **{wire: attached(algorithm="dense", wire=wire) for wire in ("bf16", "int8", "4bit")},
+    }
+    if arguments.ways:
+        makers |= others
     ways = {
         name: Way(arguments.net, arguments.batch, arguments.bucket, make)
         for name, make in makers.items()
@@ -324,21 +381,22 @@ def main() -> None:
             ways[name].step()
     for way in ways.values():
         way.seconds, way.core = way.seconds[WARM_UP:], way.core[WARM_UP:]
-        way.threads = way.threads[WARM_UP:]
+        way.threads, way.sent = way.threads[WARM_UP:], way.sent[WARM_UP:]
     slowest = torch.tensor([way.seconds for way in ways.values()])
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     left = predictions(ways, density)
     if dist.get_rank() == 0:
         compute = 1e3 * statistics.median(slowest[0].tolist())
         print(f"# {ways['no_sync'].elements} parameters, density {density}")
-        heads = ("ms a step, slowest rank", "p50", "min", "core p50", "core min", "predicted")
-        print("{:24} {:>9} {:>9} {:>9} {:>9} {:>9}".format(*heads))
+        heads = ("p50", "min", "core p50", "core min", "KB sent", "predicted")
+        print(f"{'ms a step, slowest rank':24} " + " ".join(f"{each:>9}" for each in heads))
         for (name, way), seconds in zip(ways.items(), slowest.tolist(), strict=True):
             times = (statistics.median(seconds), min(seconds))
             core = (statistics.median(way.core), min(way.core))
             said = f"{compute + left[name]:9.1f}" if name in left else ""
             told = " ".join(f"{1e3 * each:9.2f}" for each in (*times, *core))
-            print(f"{name:24} {told} {said}")
+            sent = f"{statistics.median(way.sent) / 1e3:9.1f}"
+            print(f"{name:24} {told} {sent} {said}")
         if "model" in ways:
             of_turns = dict(zip(ways, slowest.tolist(), strict=True))
             for name in ("layer-wise", "adaptive"):
