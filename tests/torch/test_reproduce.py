@@ -11,6 +11,7 @@ import matplotlib
 import pytest
 import torch
 from arrows import ROOT
+from reproduce_entries import baselines
 from reproduce_entries.bytes_sent import PARAMETERS, demo_megabytes, fewest_bits, link_seconds
 from reproduce_entries.codec_error import error, linear, statistical
 from reproduce_entries.command import main, parse, records_of
@@ -226,6 +227,29 @@ def test_benchmark_of_paced_layers_is_read():
     assert list(found["ms"].values()) == [158, 251, 210, 184]
     assert found["over_one"] == {"layer-wise": [0.85, 0.8, 0.95], "adaptive": [0.74, 0.7, 0.95]}
     assert found["busy"] == 0.85
+
+
+def test_baselines_are_read_from_the_benchmarks_table():
+    rows = [
+        f"{way:24}   {i}7.0   {i}5.5   0.00   0.00   {i}9.5"
+        for i, way in enumerate(baselines.WAYS, 1)
+    ]
+    said = "\n".join(
+        ["no_sync 5.0 4.0 0.0 0.0 0.1 ", *rows, "# of rank 0", "gloo 1 2", "cores busy 40%"]
+    )
+    found = baselines.parsed(said)
+    assert found["busy"] == 0.4
+    assert found["ways"]["no_sync"] == [5.0, 4.0, 0.1]
+    assert found["ways"]["gloo-4"] == [27.0, 25.5, 29.5]
+    slower = {
+        **found,
+        "ways": {way: [2 * each[0], *each[1:]] for way, each in found["ways"].items()},
+    }
+    cells = baselines.cells(False)
+    records = [
+        Record(*pair, "", 0, "") for pair in zip(cells, [slower, found, slower], strict=True)
+    ]
+    assert baselines.best(records, "gloo") == (17.0, 15.5, 19.5, 1.0)
 
 
 def test_gaussian_threshold_fits_a_normal_vector_and_no_other():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reproduce_entries.baselines import BASELINES
 from reproduce_entries.bytes_sent import BYTES
 from reproduce_entries.codec_error import CODEC_ERROR
 from reproduce_entries.demo_ablation import DEMO_ABLATION
@@ -33,5 +34,6 @@ ENTRIES = (
     OUTER_MEMBERS,
     OUTER_UTILISATION,
     STREAMING_BANDWIDTH,
+    BASELINES,
     WHERE_IT_PAYS,
 )
