@@ -135,13 +135,7 @@ TEST(UcxNeighbours, MessagesSentJustBeforeDeathArriveBeforeTheDeathIsReported) {
         }
         self.say("posted");
         ASSERT_EQ(self.hear(), "dead");
-        std::vector<transport::PeerFailure> failures;
-        ASSERT_TRUE(job.until(
-            [&] {
-              failures = job.transport->take_failures();
-              return !failures.empty();
-            },
-            kSoon));
+        ASSERT_FALSE(next_failures(job).empty());
         for (const auto& message : messages) {
           EXPECT_EQ(message->request.status(), Status::kOk);
           EXPECT_TRUE(message->bytes == pattern(1000, 1));
