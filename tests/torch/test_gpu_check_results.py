@@ -44,6 +44,9 @@ def test_a_later_call_runs_what_is_not_done(tmp_path, monkeypatch) -> None:
     machine.about = lambda: {"gpu": "another", "load": 0}
     with pytest.raises(UsageError, match=r"has results of one, not another"):
         results()
+    (tmp_path / "results.json").write_text('{"parts": ')
+    with pytest.raises(UsageError, match=r"is not whole .*--again"):
+        results()
     assert called == ["bits", "training", "bits", "bits", "training"]
 
 

@@ -70,7 +70,13 @@ def _done(out: pathlib.Path, results: dict[str, Any]) -> dict[str, Any]:
     """Return what earlier calls have measured here."""
     if not (out / "results.json").exists():
         return {}
-    before = json.loads((out / "results.json").read_text())
+    try:
+        before = json.loads((out / "results.json").read_text())
+    except ValueError as error:
+        raise UsageError(
+            f"{out}/results.json is not whole ({error}): give another --out, or --again to replace "
+            "it"
+        ) from error
     for name in ("packed", "device", "small"):
         if before.get(name) != results[name]:
             raise UsageError(
