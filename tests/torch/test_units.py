@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from gtopk.state.units import Parameter, check_unit, units_of
+from gtopk.state.units import Parameter, check_unit, default_unit, units_of
 
 
 def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[Parameter]:
@@ -98,3 +98,20 @@ def test_a_unit_is_of_one_device_and_alike_on_any():
     (there,) = units_of(parameters("meta", "meta"), "model", 1)
     assert here == there
     assert here.device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("elements", "sparse", "dense"),
+    [
+        (10, 25 * 2**20, 2**20),
+        (2**21, 25 * 2**20, 2**20),
+        (10**7, 25 * 2**20, 5 * 10**6),
+        (10**8, 25 * 2**20, 25 * 2**20),
+    ],
+)
+def test_the_default_unit_is_an_eighth_of_the_model_where_all_elements_are_sent(
+    elements, sparse, dense
+):
+    model = parameters(elements // 2, elements - elements // 2)
+    assert default_unit(model, sends_all=False) == sparse
+    assert default_unit(model, sends_all=True) == dense

@@ -26,7 +26,7 @@ from gtopk.ops.options import (
     sends_all,
 )
 from gtopk.state.rates import Scaler
-from gtopk.state.units import Parameter, UnitSize, check_unit
+from gtopk.state.units import Parameter, Unit, UnitSize, check_unit, default_unit, units_of
 
 DEFAULT_DENSITY = 0.001
 # The density of a warm-up phase: a fraction, or everything.
@@ -67,7 +67,7 @@ class ShardArguments(CommonArguments, total=False):
 class OptimizerArguments(CommonArguments, total=False):
     """The arguments of DistributedOptimizer, which knows the optimizer."""
 
-    unit: UnitSize
+    unit: UnitSize | None
 
 
 class SparseArguments(ShardArguments, OptimizerArguments, total=False):
@@ -107,7 +107,7 @@ class Config:
 
     density: Share | Literal["dense"] | None  # None with algorithm "dense" becomes "dense"
     density_bounds: tuple[float, float] = (0.001, 0.1)
-    unit: UnitSize = 25 * 2**20
+    unit: UnitSize | None = None
     algorithm: str = "gtopk"
     semantics: str = "any"
     select: str = "exact"
@@ -127,7 +127,8 @@ class Config:
         # Convert NumPy's numbers to Python's, which can be saved and compared anywhere.
         object.__setattr__(self, "density_bounds", check_density_bounds(self.density_bounds))
         object.__setattr__(self, "density", _checked_density(self.density, self.algorithm))
-        object.__setattr__(self, "unit", check_unit(self.unit))
+        if self.unit is not None:
+            object.__setattr__(self, "unit", check_unit(self.unit))
         options = SparseOptions(
             None,
             self.density_bounds[0],
@@ -191,6 +192,13 @@ class Config:
                 "gtopk: the parameters of a SparseState must be on one device, given some on "
                 f"{' and '.join(devices)}"
             )
+
+    def units_of(self, parameters: Sequence[Parameter]) -> tuple[Unit, ...]:
+        """Split `parameters`, in registration order, into units."""
+        unit = self.unit
+        if unit is None:
+            unit = default_unit(parameters, sends_all=sends_all(self.algorithm))
+        return units_of(parameters, unit, self.min_numel)
 
     @property
     def adaptive(self) -> bool:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # one unit in all (the gTop-k paper, arXiv 1901.04359: one selection, no overlap with the backward).
 UnitSize = int | Literal["parameter", "model"]
 
+DEFAULT_UNIT = 25 * 2**20  # as DDP's buckets
+LEAST_DEFAULT_UNIT = 2**20
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -124,6 +127,19 @@ def check_unit(unit: object) -> UnitSize:
             "gtopk: unit must be a positive number of bytes, 'parameter' or 'model', "
             f"given {unit!r}"
         ) from None
+
+
+def default_unit(parameters: Iterable[Parameter], *, sends_all: bool) -> int:
+    """Return the size of a unit, in bytes, if none was given.
+
+    Where all elements are sent, units decide nothing but when an exchange can start: there are at
+    least eight, unless they would be tiny, so that most of the backward hides an exchange. Where
+    some are selected, units also decide which, and do not depend on the model's size.
+    """
+    if not sends_all:
+        return DEFAULT_UNIT
+    nbytes = sum(parameter.nbytes for parameter in parameters)
+    return min(DEFAULT_UNIT, max(LEAST_DEFAULT_UNIT, nbytes // 8))
 
 
 def units_of(parameters: Iterable[Parameter], unit: UnitSize, min_numel: int) -> tuple[Unit, ...]:

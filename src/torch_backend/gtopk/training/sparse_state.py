@@ -34,7 +34,7 @@ from gtopk.state.saved import (
     place,
     read,
 )
-from gtopk.state.units import Parameter, Unit, order_of, units_of
+from gtopk.state.units import Parameter, Unit, order_of
 from gtopk.training.ddp_backward import BucketSource
 from gtopk.training.parameters import NamedParameters, as_real, pairs_of, trained_parameters
 
@@ -72,7 +72,8 @@ class SparseState:
             with the residuals; setting the density to "adaptive" chooses again.
         density_bounds: the smallest and the largest density that "adaptive" chooses.
         unit: bytes of consecutive parameters in reverse registration order; or "parameter"; or
-            "model".
+            "model". By default 25 MiB; with algorithm="dense" an eighth of the model, but at least
+            1 and at most 25 MiB.
         algorithm: see ``gtopk.sparse_all_reduce``, also for `semantics`, `put_back`, `select`,
             `block` and `wire`. "auto" chooses for each unit at the first backward of each density;
             its `choices` are kept and saved with the residuals.
@@ -394,7 +395,7 @@ class SparseState:
             for real in (as_real(parameter.detach()),)
         ]
         self.config.check_parameters(described)
-        units = units_of(described, self.config.unit, self.config.min_numel)
+        units = self.config.units_of(described)
         return units, BucketSource(self, units, parameters).backward
 
     def _rated(self, named_parameters: NamedParameters) -> Mapping[str, torch.Tensor]:
