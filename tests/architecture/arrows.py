@@ -30,10 +30,10 @@ def picture(name: str, page: str) -> Arrows:
         raise ValueError(f"the page has {len(found)} blocks ```{name}, not one")
     arrows: Arrows = {}
     for line in re.sub(r"\n +", " ", found[0]).splitlines():
-        room, _, needed = (part.strip() for part in line.partition("->"))
-        if room in arrows:
-            raise ValueError(f"{room} has two lines in the block {name}")
-        arrows[room] = {each.strip() for each in needed.split(",") if each.strip()}
+        module, _, needed = (part.strip() for part in line.partition("->"))
+        if module in arrows:
+            raise ValueError(f"{module} has two lines in the block {name}")
+        arrows[module] = {each.strip() for each in needed.split(",") if each.strip()}
     return arrows
 
 
@@ -48,7 +48,7 @@ def floors(drawing: str) -> dict[str, int]:
     return found
 
 
-def room_of(path: str) -> str | None:
+def module_of(path: str) -> str | None:
     """The module of a C++ file, by its path from the root or as an #include names it."""
     if path.startswith(("include/gtopk/", "gtopk/")):
         return "include"
@@ -69,13 +69,13 @@ def includes() -> Arrows:
         for file in sources(ROOT / folder):
             if file.stem.endswith("_test"):
                 continue
-            room = room_of(file.relative_to(ROOT).as_posix())
-            if room is None:
-                raise ValueError(f"{file} is in no room")
+            module = module_of(file.relative_to(ROOT).as_posix())
+            if module is None:
+                raise ValueError(f"{file} is in no module")
             needed = re.findall(r'^\s*#\s*include "([^"]+)"', file.read_text(), re.MULTILINE)
-            # Generated files (the version) are in no room.
-            rooms = {room_of(each) for each in needed} - {None, room}
-            arrows.setdefault(room, set()).update(str(each) for each in rooms)
+            # Generated files (the version) are in no module.
+            modules = {module_of(each) for each in needed} - {None, module}
+            arrows.setdefault(module, set()).update(str(each) for each in modules)
     return arrows
 
 
@@ -110,20 +110,20 @@ def imports() -> Arrows:
 def complaints(
     drawn: Arrows, real: Arrows, back: frozenset[tuple[str, str]] = frozenset()
 ) -> list[str]:
-    """What is wrong with a picture. Each room stands below those it needs, except for ``back``."""
-    found = [f"{room} is not in the picture" for room in sorted(real.keys() - drawn.keys())]
-    found += [f"{room} is in the picture only" for room in sorted(drawn.keys() - real.keys())]
+    """What is wrong with a picture. Each module stands below those it needs but ``back``."""
+    found = [f"{module} is not in the picture" for module in sorted(real.keys() - drawn.keys())]
+    found += [f"{module} is in the picture only" for module in sorted(drawn.keys() - real.keys())]
     above: set[str] = set()
-    for room, needed in drawn.items():
-        needs = real.get(room, set())
-        found += [f"{room} -> {each} is not in the picture" for each in sorted(needs - needed)]
-        found += [f"{room} -> {each} is in the picture only" for each in sorted(needed - needs)]
-        upwards = {each for each in needed - above if (room, each) not in back}
-        found += [f"{room} -> {each}, which stands no higher" for each in sorted(upwards)]
-        above.add(room)
+    for module, needed in drawn.items():
+        needs = real.get(module, set())
+        found += [f"{module} -> {each} is not in the picture" for each in sorted(needs - needed)]
+        found += [f"{module} -> {each} is in the picture only" for each in sorted(needed - needs)]
+        upwards = {each for each in needed - above if (module, each) not in back}
+        found += [f"{module} -> {each}, which stands no higher" for each in sorted(upwards)]
+        above.add(module)
     found += [
-        f"{room} -> {each} is no exception any more"
-        for room, each in sorted(back)
-        if each not in drawn.get(room, set())
+        f"{module} -> {each} is no exception any more"
+        for module, each in sorted(back)
+        if each not in drawn.get(module, set())
     ]
     return found

@@ -16,8 +16,8 @@ from arrows import (
     imported,
     imports,
     includes,
+    module_of,
     picture,
-    room_of,
     sources,
 )
 
@@ -80,7 +80,7 @@ def test_boxes_of_a_drawing_are_found_with_their_lines() -> None:
         floors("| a: x | a: y |")
 
 
-DRAWN = picture("rooms", "```rooms\nlow\nmiddle -> low\nhigh -> middle,\n        low\n```\n")
+DRAWN = picture("modules", "```modules\nlow\nmiddle -> low\nhigh -> middle,\n        low\n```\n")
 
 
 def test_a_true_picture_has_no_complaints() -> None:
@@ -121,10 +121,10 @@ def test_a_cycle_is_told_even_where_the_picture_has_it() -> None:
 
 
 def test_rooms_are_found_by_paths_and_imports_wherever_they_stand() -> None:
-    assert room_of("src/transport/ucx/worker.hpp") == "transport/ucx"
-    assert room_of("src/gtopk/wire/raw.hpp") == "gtopk"
-    assert room_of("gtopk/error.hpp") == room_of("include/gtopk/error.hpp") == "include"
-    assert room_of("gtopk_version.hpp") is None
+    assert module_of("src/transport/ucx/worker.hpp") == "transport/ucx"
+    assert module_of("src/gtopk/wire/raw.hpp") == "gtopk"
+    assert module_of("gtopk/error.hpp") == module_of("include/gtopk/error.hpp") == "include"
+    assert module_of("gtopk_version.hpp") is None
     source = """
 import gtopk.training.ddp
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ def fill(tensor: torch.Tensor, value: float) -> torch.Tensor:
 
 def read_later(tensor: torch.Tensor) -> torch.Tensor:
     """Reads the tensor once the current stream has got here; call synchronize() before use."""
-    room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return room.copy_(tensor, non_blocking=True)
+    buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return buffer.copy_(tensor, non_blocking=True)
 
 
 def synchronize() -> None:

@@ -98,16 +98,16 @@ class Case:
     def laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy with the case's memory layout."""
         if self.layout == "strided":
-            room = torch.zeros((*tensor.shape, 2), dtype=tensor.dtype)[..., 0]
+            buffer = torch.zeros((*tensor.shape, 2), dtype=tensor.dtype)[..., 0]
         elif self.layout == "transposed" and tensor.dim() > 1:
-            room = torch.empty(tensor.shape[::-1], dtype=tensor.dtype).permute(
+            buffer = torch.empty(tensor.shape[::-1], dtype=tensor.dtype).permute(
                 *reversed(range(tensor.dim()))
             )
         elif self.layout == "offset":
-            room = torch.empty(tensor.numel() + 3, dtype=tensor.dtype)[3:].view(tensor.shape)
+            buffer = torch.empty(tensor.numel() + 3, dtype=tensor.dtype)[3:].view(tensor.shape)
         else:
-            room = torch.empty_like(tensor)
-        return room.copy_(tensor)
+            buffer = torch.empty_like(tensor)
+        return buffer.copy_(tensor)
 
     def reduced(self, inputs: list[torch.Tensor]) -> torch.Tensor:
         """The reduction of all ranks' inputs: in float64, int64 or bool, then rounded once."""

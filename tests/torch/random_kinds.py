@@ -88,9 +88,11 @@ class Broadcast(Kind):
 
 class AllGather(Kind):
     def call(self, case, group, rank, asynchronous):
-        rooms = [case.laid_out(torch.zeros_like(case.values(0))) for _ in range(case.size)]
+        buffers = [case.laid_out(torch.zeros_like(case.values(0))) for _ in range(case.size)]
         mine = case.laid_out(case.values(rank))
-        return self.works(dist.all_gather(rooms, mine, group, asynchronous), asynchronous), rooms
+        return self.works(
+            dist.all_gather(buffers, mine, group, asynchronous), asynchronous
+        ), buffers
 
     def expected(self, case, rank):
         return [case.values(each) for each in range(case.size)]
@@ -102,9 +104,11 @@ class UnevenAllGather(Kind):
 
     def call(self, case, group, rank, asynchronous):
         sizes = [case.splits[each][0] for each in range(case.size)]
-        rooms = [torch.zeros(size, dtype=case.dtype) for size in sizes]
+        buffers = [torch.zeros(size, dtype=case.dtype) for size in sizes]
         mine = case.values(rank, (sizes[rank],))
-        return self.works(dist.all_gather(rooms, mine, group, asynchronous), asynchronous), rooms
+        return self.works(
+            dist.all_gather(buffers, mine, group, asynchronous), asynchronous
+        ), buffers
 
     def expected(self, case, rank):
         return [case.values(each, (case.splits[each][0],)) for each in range(case.size)]
@@ -184,9 +188,9 @@ class AllToAll(AllToAllSingle):
 
     def call(self, case, group, rank, asynchronous):
         into, _ = self.splits(case, rank)
-        rooms = [torch.empty(size, dtype=case.dtype) for size in into]
-        work = dist.all_to_all(rooms, self.parts(case, rank), group, asynchronous)
-        return self.works(work, asynchronous), rooms
+        buffers = [torch.empty(size, dtype=case.dtype) for size in into]
+        work = dist.all_to_all(buffers, self.parts(case, rank), group, asynchronous)
+        return self.works(work, asynchronous), buffers
 
     def expected(self, case, rank):
         return [self.parts(case, each)[rank] for each in range(case.size)]
@@ -195,8 +199,8 @@ class AllToAll(AllToAllSingle):
 class Gather(Kind):
     def call(self, case, group, rank, asynchronous):
         mine = case.laid_out(case.values(rank))
-        rooms = [torch.zeros_like(case.values(0)) for _ in range(case.size)]
-        given = rooms if rank == case.root else None
+        buffers = [torch.zeros_like(case.values(0)) for _ in range(case.size)]
+        given = buffers if rank == case.root else None
         work = dist.gather(mine, given, self.root(case, group), group, asynchronous)
         return self.works(work, asynchronous), given or []
 
@@ -207,11 +211,11 @@ class Gather(Kind):
 
 class Scatter(Kind):
     def call(self, case, group, rank, asynchronous):
-        room = case.laid_out(torch.zeros_like(case.values(0)))
+        buffer = case.laid_out(torch.zeros_like(case.values(0)))
         given = [case.values(case.root, salt=each) for each in range(case.size)]
         given = given if rank == case.root else None
-        work = dist.scatter(room, given, self.root(case, group), group, asynchronous)
-        return self.works(work, asynchronous), [room]
+        work = dist.scatter(buffer, given, self.root(case, group), group, asynchronous)
+        return self.works(work, asynchronous), [buffer]
 
     def expected(self, case, rank):
         return [case.values(case.root, salt=rank)]
@@ -229,19 +233,19 @@ class Ring(Kind):
     """A message to the next rank and one from the previous, as one batch."""
 
     def call(self, case, group, rank, asynchronous):
-        room = case.laid_out(torch.zeros_like(case.values(0)))
+        buffer = case.laid_out(torch.zeros_like(case.values(0)))
         after = dist.get_global_rank(group, (rank + 1) % case.size)
         before = dist.get_global_rank(group, (rank - 1) % case.size)
         works = dist.batch_isend_irecv(
             [
                 dist.P2POp(dist.isend, case.laid_out(case.values(rank)), after, group, case.tag),
-                dist.P2POp(dist.irecv, room, before, group, case.tag),
+                dist.P2POp(dist.irecv, buffer, before, group, case.tag),
             ]
         )
         if not asynchronous:
             for work in works:
                 work.wait()
-        return works if asynchronous else [], [room]
+        return works if asynchronous else [], [buffer]
 
     def gloo_can(self, case):
         """gloo allows neither messages to oneself nor empty ones."""
@@ -263,8 +267,8 @@ class FromAnybody(Ring):
             return [work] if asynchronous else [], []
         heard = {}
         for _ in range(case.size - 1):
-            room = case.laid_out(torch.zeros_like(case.values(0)))
-            heard[dist.recv(room, group=group, tag=case.tag)] = room
+            buffer = case.laid_out(torch.zeros_like(case.values(0)))
+            heard[dist.recv(buffer, group=group, tag=case.tag)] = buffer
         return [], [heard[each] for each in sorted(heard)]
 
     def expected(self, case, rank):

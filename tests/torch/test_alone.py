@@ -26,9 +26,9 @@ def check_a_backend_of_its_own(me: Rank) -> None:
     tensor = torch.full((5,), float(me.rank))
     backend.allreduce([tensor]).wait()
     assert tensor.tolist() == [1.0] * 5
-    rooms = [[torch.empty(2) for _ in range(me.size)]]
-    backend.allgather(rooms, [torch.full((2,), float(me.rank))]).wait()
-    assert [room.tolist() for room in rooms[0]] == [[0.0] * 2, [1.0] * 2]
+    buffers = [[torch.empty(2) for _ in range(me.size)]]
+    backend.allgather(buffers, [torch.full((2,), float(me.rank))]).wait()
+    assert [buffer.tolist() for buffer in buffers[0]] == [[0.0] * 2, [1.0] * 2]
     other = 1 - me.rank
     sent = backend.send([tensor], other, 3)
     backend.recv([torch.empty(5)], other, 3).wait()

@@ -68,23 +68,23 @@ def _scattered(me: Rank, to: Callable) -> list[torch.Tensor]:
     dist.all_to_all_single(
         single, to(values(me, 6)), [2 + 2 * me.rank] * 2 if me.rank else [2, 2], [2, 4]
     )
-    rooms = [to(torch.zeros(3)) for _ in range(me.size)]
-    dist.all_to_all(rooms, [to(values(me, 3)), to(values(me, 3) * 2)])
-    return [part, listed, single, *rooms]
+    buffers = [to(torch.zeros(3)) for _ in range(me.size)]
+    dist.all_to_all(buffers, [to(values(me, 3)), to(values(me, 3) * 2)])
+    return [part, listed, single, *buffers]
 
 
 def _coalesced(me: Rank, to: Callable) -> list[torch.Tensor]:
     reduced = [to(values(me, 5)), to(values(me, 8))]
     dist.all_reduce_coalesced(reduced)
     with dist._coalescing_manager():
-        rooms = [to(torch.zeros(10)), to(torch.zeros(6))]
-        for room, n in zip(rooms, (5, 3), strict=True):
-            dist.all_gather_into_tensor(room, to(values(me, n)))
+        buffers = [to(torch.zeros(10)), to(torch.zeros(6))]
+        for buffer, n in zip(buffers, (5, 3), strict=True):
+            dist.all_gather_into_tensor(buffer, to(values(me, n)))
     with dist._coalescing_manager():
         parts = [to(torch.zeros(5)), to(torch.zeros(3))]
         for part, n in zip(parts, (10, 6), strict=True):
             dist.reduce_scatter_tensor(part, to(values(me, n)))
-    return [*reduced, *rooms, *parts]
+    return [*reduced, *buffers, *parts]
 
 
 def _messages(me: Rank, to: Callable) -> list[torch.Tensor]:
@@ -258,17 +258,17 @@ def check_nothing_is_synchronised(me: Rank) -> None:
 
 
 def check_receives_may_end_in_any_order(me: Rank) -> None:
-    rooms = [torch.empty(10, device=FAKE) for _ in range(6)]
+    buffers = [torch.empty(10, device=FAKE) for _ in range(6)]
     if me.rank == 0:
-        works = [dist.irecv(room, 1, tag=tag) for tag, room in enumerate(rooms)]
+        works = [dist.irecv(buffer, 1, tag=tag) for tag, buffer in enumerate(buffers)]
         for tag in reversed(range(6)):
             works[tag].wait()
-            assert rooms[tag].cpu().tolist() == [float(tag)] * 10
-            dist.send(rooms[tag], 1, tag=100)  # only now is the next one sent
+            assert buffers[tag].cpu().tolist() == [float(tag)] * 10
+            dist.send(buffers[tag], 1, tag=100)  # only now is the next one sent
     else:
         for tag in reversed(range(6)):
             dist.send(torch.full((10,), float(tag)).to(FAKE), 0, tag=tag)
-            dist.recv(rooms[tag], 0, tag=100)
+            dist.recv(buffers[tag], 0, tag=100)
     dist.barrier()
 
 

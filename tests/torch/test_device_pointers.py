@@ -68,9 +68,9 @@ def _scatter(me: Rank, to: Callable) -> list[torch.Tensor]:
 
 
 def _all_to_all(me: Rank, to: Callable) -> list[torch.Tensor]:
-    rooms = [to(torch.zeros(N)) for _ in range(me.size)]
-    dist.all_to_all(rooms, [to(_made(me)), to(_made(me) * 2)])
-    return rooms
+    buffers = [to(torch.zeros(N)) for _ in range(me.size)]
+    dist.all_to_all(buffers, [to(_made(me)), to(_made(me) * 2)])
+    return buffers
 
 
 def _all_to_all_single(me: Rank, to: Callable) -> list[torch.Tensor]:

@@ -277,15 +277,17 @@ def check_gather_and_scatter(me: Rank) -> None:
                         torch.full((numel + (rank if uneven else 0),), 1 + rank, dtype=torch.int32)
                         for rank in range(size)
                     ]
-                    rooms = [torch.zeros_like(part) for part in parts] if me.rank == root else None
-                    dist.gather(parts[me.rank], rooms, root, group=group)
-                    assert rooms is None or all(map(torch.equal, rooms, parts))
+                    buffers = (
+                        [torch.zeros_like(part) for part in parts] if me.rank == root else None
+                    )
+                    dist.gather(parts[me.rank], buffers, root, group=group)
+                    assert buffers is None or all(map(torch.equal, buffers, parts))
                     got = torch.zeros_like(parts[me.rank])
                     dist.scatter(got, parts if me.rank == root else None, root, group=group)
                     assert torch.equal(got, parts[me.rank])
     columns = torch.zeros(5, 8)
-    rooms = [columns[:, 2 * rank] for rank in range(4)] if me.rank == 1 else None
-    dist.gather(torch.full((5, 2), float(me.rank))[:, 0], rooms, 1)
+    buffers = [columns[:, 2 * rank] for rank in range(4)] if me.rank == 1 else None
+    dist.gather(torch.full((5, 2), float(me.rank))[:, 0], buffers, 1)
     if me.rank == 1:
         assert columns[:, ::2].tolist() == [[0.0, 1.0, 2.0, 3.0]] * 5
         assert not columns[:, 1::2].any()

@@ -145,18 +145,18 @@ def check_torchs_functions_take_it(me: Rank) -> None:
     tensor = torch.ones(2)
     dist.all_reduce(tensor, group=group)
     assert tensor.tolist() == [3.0] * 2
-    rooms = [[torch.empty(1) for _ in range(3)]]
-    group.allgather(rooms, [torch.tensor([float(me.rank)])], AllgatherOptions()).wait()
-    assert [room.item() for room in rooms[0]] == [0.0, 1.0, 2.0]
+    buffers = [[torch.empty(1) for _ in range(3)]]
+    group.allgather(buffers, [torch.tensor([float(me.rank)])], AllgatherOptions()).wait()
+    assert [buffer.item() for buffer in buffers[0]] == [0.0, 1.0, 2.0]
     tensor = torch.tensor([me.rank])
     group.broadcast_one(tensor, 2).wait()
     assert tensor.item() == 2
     right, left = (me.rank + 1) % 3, (me.rank - 1) % 3
     sent = group.send([torch.tensor([me.rank])], right, 7)
-    room = torch.tensor([-1])
-    group.recv([room], left, 7).wait()
+    buffer = torch.tensor([-1])
+    group.recv([buffer], left, 7).wait()
     sent.wait()
-    assert room.item() == left
+    assert buffer.item() == left
     group.set_timeout(timedelta(seconds=20))
     group.barrier().wait()
     group.shutdown()

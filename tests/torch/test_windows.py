@@ -25,41 +25,41 @@ def world() -> dist.ProcessGroup:
 def ring(me: Rank, count: int = 1) -> tuple[list[dist.P2POp], list[torch.Tensor]]:
     """Messages to the next rank and from the previous, and the tensors received into."""
     right, left = (me.rank + 1) % me.size, (me.rank - 1) % me.size
-    rooms = [torch.empty(3) for _ in range(count)]
+    buffers = [torch.empty(3) for _ in range(count)]
     calls = [
         dist.P2POp(dist.isend, torch.full((3,), float(10 * me.rank + i)), right)
         for i in range(count)
     ]
-    return calls + [dist.P2POp(dist.irecv, room, left) for room in rooms], rooms
+    return calls + [dist.P2POp(dist.irecv, buffer, left) for buffer in buffers], buffers
 
 
-def arrived(me: Rank, rooms: list[torch.Tensor]) -> bool:
+def arrived(me: Rank, buffers: list[torch.Tensor]) -> bool:
     left = (me.rank - 1) % me.size
-    return all(bool((room == 10 * left + i).all()) for i, room in enumerate(rooms))
+    return all(bool((buffer == 10 * left + i).all()) for i, buffer in enumerate(buffers))
 
 
 def check_a_batch_of_messages_is_a_work_for_each(me: Rank) -> None:
     for count in (1, 5):
-        calls, rooms = ring(me, count)
+        calls, buffers = ring(me, count)
         works = dist.batch_isend_irecv(calls)
         assert len(works) == 2 * count
-        for work, room in zip(works[count:], rooms, strict=True):
+        for work, buffer in zip(works[count:], buffers, strict=True):
             work.wait()
-            assert work.result()[0] is room
-        assert arrived(me, rooms)
+            assert work.result()[0] is buffer
+        assert arrived(me, buffers)
         for work in works[:count]:
             work.wait()
 
 
 def check_a_batch_that_raises_leaves_later_collectives_alone(me: Rank) -> None:
     """Were it a window, torch would take all that follows for parts of it, and run none of it."""
-    calls, (room,) = ring(me)
+    calls, (buffer,) = ring(me)
     bad = dist.P2POp(dist.irecv, torch.empty(1).expand(3), calls[1].peer)
     with pytest.raises(ValueError, match="overlapping elements"):
         dist.batch_isend_irecv([calls[0], bad])
     usable(me)
-    calls[1].op(room, calls[1].peer).wait()
-    assert arrived(me, [room])
+    calls[1].op(buffer, calls[1].peer).wait()
+    assert arrived(me, [buffer])
 
 
 def check_a_batch_takes_nothing_that_another_thread_calls(me: Rank) -> None:
@@ -72,10 +72,10 @@ def check_a_batch_takes_nothing_that_another_thread_calls(me: Rank) -> None:
     other = threading.Thread(target=reduce_all)
     other.start()
     for _ in range(100):
-        calls, rooms = ring(me, 5)
+        calls, buffers = ring(me, 5)
         for work in dist.batch_isend_irecv(calls):
             work.wait()
-        assert arrived(me, rooms)
+        assert arrived(me, buffers)
     other.join()
     assert all(each.item() == me.size for each in tensors)
 
@@ -118,12 +118,12 @@ def check_synchronous_windows_have_ended(me: Rank) -> None:
 
 def check_different_operations_in_one_window(me: Rank) -> None:
     group, tensor, other = world(), torch.ones(4), torch.full((2,), float(me.rank))
-    room = torch.empty(2)
+    buffer = torch.empty(2)
     group._start_coalescing(CPU)
     group.allreduce([tensor])
     group.broadcast(other, 2)
     group.send([torch.full((2,), float(me.rank))], (me.rank + 1) % 4, 5)
-    group.recv([room], (me.rank - 1) % 4, 5)
+    group.recv([buffer], (me.rank - 1) % 4, 5)
     work = group._end_coalescing(CPU)
     results = work.get_future().wait()
     assert [each.tolist() for each in results] == [
@@ -132,7 +132,7 @@ def check_different_operations_in_one_window(me: Rank) -> None:
         [float((me.rank - 1) % 4)] * 2,
     ]
     assert [each.data_ptr() for each in results] == [
-        each.data_ptr() for each in (tensor, other, room)
+        each.data_ptr() for each in (tensor, other, buffer)
     ]
 
 
@@ -257,7 +257,7 @@ def check_a_large_window_has_all_results(me: Rank) -> None:
 def called_back(me: Rank, key: str, *, message_last: bool) -> list[weakref.ref[torch.Tensor]]:
     """Of a window whose future has a callback, on all ranks but 0 before any of it has ended."""
     group = world()
-    tensors, room = [torch.full((3,), float(me.rank)) for _ in range(3)], torch.empty(2)
+    tensors, buffer = [torch.full((3,), float(me.rank)) for _ in range(3)], torch.empty(2)
     group._start_coalescing(CPU)
     if me.rank == 0:
         me.store.wait([f"{key}/{rank}" for rank in range(1, me.size)])
@@ -267,7 +267,7 @@ def called_back(me: Rank, key: str, *, message_last: bool) -> list[weakref.ref[t
             work.wait()
     if message_last:
         group.send([torch.ones(2)], (me.rank + 1) % me.size, 5)
-        group.recv([room], (me.rank - 1) % me.size, 5)
+        group.recv([buffer], (me.rank - 1) % me.size, 5)
     future = group._end_coalescing(CPU).get_future()
     returned = threading.Event()
     future.add_done_callback(lambda _: returned.set())

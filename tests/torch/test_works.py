@@ -203,16 +203,16 @@ def gathered_gradient(me: Rank, group: dist.ProcessGroup, outputs: str) -> list[
     whole = torch.zeros(3 * me.size)
     if outputs == "flat":
         dist.all_gather_into_tensor(whole, mine, group=group)
-        room = list(whole.chunk(me.size))
+        buffer = list(whole.chunk(me.size))
     else:
         if outputs == "of a graph":
             whole = torch.zeros(3 * me.size, requires_grad=True) * 1.0
-        room = list(whole.chunk(me.size))
+        buffer = list(whole.chunk(me.size))
         if outputs == "apart":
-            room = [each.clone() for each in room]
-        dist.all_gather(room, mine, group=group)
-    assert [each[0].item() for each in room] == [1.0 + rank for rank in range(me.size)]
-    sum((each * mine).sum() for each in room).backward()
+            buffer = [each.clone() for each in buffer]
+        dist.all_gather(buffer, mine, group=group)
+    assert [each[0].item() for each in buffer] == [1.0 + rank for rank in range(me.size)]
+    sum((each * mine).sum() for each in buffer).backward()
     return mine.grad.tolist()
 
 
@@ -270,20 +270,22 @@ def check_overlapping_outputs(me: Rank) -> None:
     overlapping = [torch.ones(1).expand(4), torch.arange(6.0).unfold(0, 3, 1)]
     peer = (me.rank + 1) % me.size
     for tensor in overlapping:
-        room = [torch.empty(tensor.shape) for _ in range(me.size)]
+        buffer = [torch.empty(tensor.shape) for _ in range(me.size)]
         for call in (
             lambda tensor=tensor: dist.all_reduce(tensor),
             lambda tensor=tensor: dist.broadcast(tensor, 0),
-            lambda tensor=tensor, room=room: dist.all_gather([tensor, *room[1:]], room[0]),
+            lambda tensor=tensor, buffer=buffer: dist.all_gather([tensor, *buffer[1:]], buffer[0]),
             lambda tensor=tensor: dist.recv(tensor, peer),
             lambda tensor=tensor: gtopk.sparse_all_reduce(tensor, k=1),
-            lambda tensor=tensor, room=room: gtopk.sparse_all_reduce(room[0], k=1, residual=tensor),
+            lambda tensor=tensor, buffer=buffer: gtopk.sparse_all_reduce(
+                buffer[0], k=1, residual=tensor
+            ),
         ):
             with pytest.raises(ValueError, match="overlapping elements"):
                 call()
         # Read-only, so they are allowed.
-        dist.all_gather(room, tensor)
-        assert all(torch.equal(each, tensor) for each in room)
+        dist.all_gather(buffer, tensor)
+        assert all(torch.equal(each, tensor) for each in buffer)
     # Not overlapping, but neither dense nor sorted by stride.
     for tensor in (torch.ones(6, 6)[::2, ::3].t(), torch.ones(1, 3).expand(1, 3), torch.ones(0)):
         dist.all_reduce(tensor)
@@ -298,9 +300,9 @@ def check_lazy_views(me: Rank) -> None:
     view = value.clone().conj() if me.rank == 0 else torch.zeros(2, dtype=value.dtype)
     backend.broadcast([view], dist.BroadcastOptions()).wait()
     assert torch.equal(view.resolve_conj(), conjugated)
-    room = [torch.zeros(2, dtype=value.dtype) for _ in range(me.size)]
-    backend.allgather([room], [value.conj()], dist.distributed_c10d.AllgatherOptions()).wait()
-    assert all(torch.equal(each, conjugated) for each in room)
+    buffer = [torch.zeros(2, dtype=value.dtype) for _ in range(me.size)]
+    backend.allgather([buffer], [value.conj()], dist.distributed_c10d.AllgatherOptions()).wait()
+    assert all(torch.equal(each, conjugated) for each in buffer)
     flat = torch.zeros(2 * me.size, dtype=value.dtype)
     backend._allgather_base(flat, value.conj(), dist.distributed_c10d.AllgatherOptions()).wait()
     assert torch.equal(flat, conjugated.repeat(me.size))
@@ -329,11 +331,11 @@ def check_dtypes_must_agree(me: Rank) -> None:
     for one, other, first, second in pairs:
         mine = one if me.rank == 1 else other
         tensor = torch.zeros(4).to(mine)
-        room = [torch.zeros(4).to(mine) for _ in range(me.size)]
+        buffer = [torch.zeros(4).to(mine) for _ in range(me.size)]
         flat = torch.zeros(4 * me.size).to(mine)
         for call in (
             lambda tensor=tensor: dist.broadcast(tensor, 0),
-            lambda tensor=tensor, room=room: dist.all_gather(room, tensor),
+            lambda tensor=tensor, buffer=buffer: dist.all_gather(buffer, tensor),
             lambda tensor=tensor, flat=flat: dist.all_gather_into_tensor(flat, tensor),
         ):
             with pytest.raises(dist.DistBackendError, match="ranks differ") as raised:

@@ -135,7 +135,7 @@ class Sockets:
             raise SystemExit(f"call: --sockets with {ranks} ranks: expected a power of two")
         self.partners = wire.connect_partners(dist.get_rank(), rounds)
         self.data = memoryview(bytes(8 * k + 1))
-        self.room = memoryview(bytearray(8 * k + 1))
+        self.buffer = memoryview(bytearray(8 * k + 1))
 
     def prepare(self) -> None:
         """Does nothing."""
@@ -143,7 +143,7 @@ class Sockets:
     def run(self) -> None:
         """Exchanges a list with the partner of each round."""
         for connection in self.partners:
-            wire.exchange(connection, self.data, self.room, acknowledge=True)
+            wire.exchange(connection, self.data, self.buffer, acknowledge=True)
 
 
 def measure_sparse(arguments: argparse.Namespace) -> None:

@@ -42,7 +42,7 @@ def dense_bytes(ranks: int, size: int) -> float:
 
 def exchange(links: list[socket.socket], size: int) -> None:
     """Sends and receives `size` bytes over whichever connection is free."""
-    data, room = memoryview(bytes(CHUNK)), memoryview(bytearray(1 << 20))
+    data, buffer = memoryview(bytes(CHUNK)), memoryview(bytearray(1 << 20))
     to_send, to_receive = size, size
     reading = list(links)
     while to_send or to_receive:
@@ -52,7 +52,7 @@ def exchange(links: list[socket.socket], size: int) -> None:
         for link in readable:
             if to_receive == 0:
                 break
-            count = link.recv_into(room[: min(len(room), to_receive)])
+            count = link.recv_into(buffer[: min(len(buffer), to_receive)])
             if count == 0:  # the other side has all, and we not yet what came by other ways
                 reading.remove(link)
             to_receive -= count

@@ -47,7 +47,7 @@ def connect_partners(rank: int, rounds: int) -> list[socket.socket]:
 
 
 def exchange(
-    connection: socket.socket, data: memoryview, room: memoryview, acknowledge: bool
+    connection: socket.socket, data: memoryview, buffer: memoryview, acknowledge: bool
 ) -> None:
     """Sends a list and receives one at the same time; then a byte each way."""
     size = len(data) - 1
@@ -61,7 +61,7 @@ def exchange(
         if writable:
             sent += connection.send(data[sent:may_send])
         if readable:
-            received += connection.recv_into(room[received:end])
+            received += connection.recv_into(buffer[received:end])
 
 
 def main() -> None:
@@ -78,12 +78,12 @@ def main() -> None:
         parser.error(f"{ranks} ranks: expected a power of two")
     partners = connect_partners(rank, rounds)
     data = memoryview(bytes(arguments.bytes + 1))
-    room = memoryview(bytearray(arguments.bytes + 1))
+    buffer = memoryview(bytearray(arguments.bytes + 1))
     samples = []
     for i in range(arguments.warm_up + arguments.exchanges):
         start = time.perf_counter()
         for connection in partners:
-            exchange(connection, data, room, not arguments.unacknowledged)
+            exchange(connection, data, buffer, not arguments.unacknowledged)
         if i >= arguments.warm_up:
             samples.append(1e3 * (time.perf_counter() - start))
     if rank == 0:
