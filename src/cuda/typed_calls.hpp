@@ -123,7 +123,7 @@ void find(Executor& executor, const FindCall& call) {
                         static_cast<device::Report*>(call.report));
 }
 
-/// An exact selection of this many elements looks for candidates first (device/select.hpp).
+/// A selection from this many elements looks for candidates first (device/select.hpp).
 inline constexpr std::uint64_t kMany = std::uint64_t{1} << 40U;
 
 /// Makes each launch that a call on tensors of a type may make, with meaningless arguments, for an
@@ -135,7 +135,7 @@ void launch_all_of_type(Executor& executor) {
   for (const Kind kind :
        {Kind::kExact, Kind::kNormal, Kind::kSample, Kind::kThreshold, Kind::kBlocks}) {
     SelectCall call;
-    call.rule = {.kind = kind, .k = 1, .stride = 1, .block = 1};
+    call.rule = {.kind = kind, .k = 1, .most = 1, .stride = 1, .block = 1};
     select<T>(executor, call);
     call.acc.d = kMany;
     select<T>(executor, call);

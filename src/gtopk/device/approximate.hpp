@@ -1,10 +1,10 @@
 // Sparse, device: the selections `gaussian` and `sampled` (select/gaussian.cpp, sampled.cpp):
 // they start from a threshold found from moments or a sample, and correct it by counting what
-// reaches it. Then either the cut is known, or the first entries are found as in an exact selection
-// (refine.hpp).
+// reaches it. Then either the cut is known, or the first entries are found as in an exact
+// selection, from the same candidates (select.hpp).
 //
-// All possible rounds of correction are launched; once the threshold holds, the rest have nothing
-// to do.
+// All thresholds that may be tried are known once the first is, so one launch counts what reaches
+// each, and the block that ends last corrects as often as it has to.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,151 @@ namespace gtopk::sparse::device {
 /// The state of a search for a threshold, in the device's memory.
 struct Search {
   double threshold = 0;
-  /// How many elements reach it.
-  std::uint64_t count = 0;
-  /// Corrections that may still be made.
-  int left = 0;
-  std::uint32_t done = 0;
-  /// 0: an element was NaN or infinite.
-  std::uint32_t finite = 1;
+  /// Whether as many elements reach it as should.
+  std::uint32_t within = 0;
+};
+
+/// The keys that reach the thresholds to which corrections may lead, upwards: for each way of up to
+/// `times` corrections one, and one that no element reaches. A correction depends on how many
+/// elements reach the last threshold, and so all that may be counted is known beforehand.
+template <class Value>
+struct Thresholds {
+  Key<Value>* keys = nullptr;
+  unsigned count = 0;
+
+  [[nodiscard]] static constexpr unsigned count_of(const Correction& correction) {
+    return 2U << static_cast<unsigned>(correction.times);
+  }
+  /// How many are less than `key`.
+  [[nodiscard]] GTOPK_HOST_DEVICE unsigned below(Key<Value> key) const {
+    unsigned less = 0;
+    for (unsigned step = count / 2; step != 0; step /= 2) {
+      less += keys[less + step - 1] < key ? step : 0;
+    }
+    return less;
+  }
+};
+
+/// Finds all thresholds, once the first is known. Runs as one block.
+template <class Value>
+struct ListThresholds {
+  struct Shared {
+    Key<Value> keys[kBins];
+  };
+
+  const Search* search;
+  Correction correction;
+  Thresholds<Value> list;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    block.each([&](unsigned thread) {
+      // Below its highest bit, the bits of a number are a way: where one is set, it goes up.
+      for (unsigned way = thread; way < list.count; way += kThreads) {
+        double threshold = search->threshold;
+        for (unsigned bit = list.count / 4; bit != 0; bit /= 2) {
+          if (way >= 2 * bit) {
+            threshold *= (way & bit) != 0 ? correction.up : correction.down;
+          }
+        }
+        shared.keys[way] = way == 0 ? ~Key<Value>{0} : key_reaching<Value>(threshold);
+      }
+    });
+    sort(block, shared.keys, list.count);
+    block.each([&](unsigned thread) {
+      for (unsigned i = thread; i < list.count; i += kThreads) {
+        list.keys[i] = shared.keys[i];
+      }
+    });
+  }
+};
+
+/// Gives a key's bin by its first digit, and another, behind those, by the thresholds it reaches.
+template <class Value>
+struct ByThresholds {
+  static constexpr unsigned kCount = 2 * kBins;
+
+  Thresholds<Value> list;
+
+  template <class Use>
+  GTOPK_HOST_DEVICE void operator()(Key<Value> key, Key<Value> known, Use use) const {
+    ByDigit<Value>{0}(key, known, use);
+    const unsigned reached = list.below(key + 1);
+    if (reached != 0) {
+      use(kBins + reached);
+    }
+  }
+};
+
+/// Corrects the threshold by what was counted, and says how many entries are kept: those that reach
+/// it, or the first `most` of them; the first k of all if none does, as a rank that found nothing
+/// might never find anything again, or, if k is the alternative, if not as many do as should. Runs
+/// as one block.
+template <class Value>
+struct CorrectThreshold {
+  struct Shared {
+    Key<Value> keys[kBins];
+    std::uint64_t sums[kThreads];
+    std::uint64_t spare[kThreads];
+  };
+
+  Search* search;
+  Thresholds<Value> list;
+  std::uint64_t* reaching;  // how many elements reach that many thresholds
+  Correction correction;
+  std::uint64_t k;
+  std::uint64_t most;
+  bool else_k;
+  Cutoff<Value>* cutoff;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    const Cutoff<Value> before = block.read(*cutoff);
+    if (before.searching == 0 || before.finite == 0) {
+      return;
+    }
+    block.each([&](unsigned thread) {
+      for (unsigned i = thread; i < list.count; i += kThreads) {
+        shared.keys[i] = list.keys[i];
+      }
+    });
+    const std::uint64_t all = sum_up(block, shared, reaching, list.count);
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        correct(Thresholds<Value>{shared.keys, list.count}, all, before);
+      }
+    });
+  }
+
+ private:
+  // Candidates are all that reach some key, and more than `most`. If they are what was counted, too
+  // few are counted for thresholds below that key, but too many to make a difference.
+  GTOPK_HOST_DEVICE void correct(const Thresholds<Value>& known, std::uint64_t all,
+                                 Cutoff<Value> cut) const {
+    Search now = *search;
+    std::uint64_t count = 0;
+    for (int left = correction.times;; --left) {
+      cut.key = key_reaching<Value>(now.threshold);
+      count = all - reaching[known.below(cut.key) + 1];
+      const bool few = correction.too_few(count, k);
+      now.within = !few && !correction.too_many(count, k) ? 1 : 0;
+      if (now.within != 0 || left == 0) {
+        break;
+      }
+      now.threshold *= few ? correction.down : correction.up;
+    }
+    *search = now;
+    const bool takes_k = else_k ? now.within == 0 : count == 0;
+    if (takes_k || count > most) {
+      cut.key = 0;
+      cut.left = takes_k ? k : most;
+    } else {
+      --cut.key;  // larger keys are kept
+      cut.left = 0;
+      cut.searching = 0;
+    }
+    *cutoff = cut;
+  }
 };
 
 /// Computes the sum and the sum of squares of each chunk, in the order of select/moments.hpp. A
@@ -113,7 +251,6 @@ struct BeginFromMoments {
   std::uint64_t chunks;
   std::uint64_t d;
   double quantile;
-  int times;
   Search* search;
 
   template <class Block>
@@ -138,10 +275,7 @@ struct BeginFromMoments {
     }
     block.each([&](unsigned thread) {
       if (thread == 0) {
-        Search first;
-        first.threshold = normal_threshold(shared.sums[0], shared.squares[0], d, quantile);
-        first.left = times;
-        *search = first;
+        *search = {normal_threshold(shared.sums[0], shared.squares[0], d, quantile)};
       }
     });
   }
@@ -153,123 +287,14 @@ struct BeginFromSample {
   struct Shared {};
 
   const Cutoff<Value>* cutoff;
-  int times;
   Search* search;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
     block.each([&](unsigned thread) {
       if (thread == 0) {
-        Search first;
-        first.threshold = magnitude_of<Value>(cutoff->key);
-        first.left = times;
-        *search = first;
+        *search = {magnitude_of<Value>(cutoff->key)};
       }
-    });
-  }
-};
-
-/// Counts the elements of acc that reach the threshold.
-template <class T>
-struct CountReaching {
-  using Value = Accumulation<T>;
-  struct Shared {
-    std::uint32_t count;
-  };
-
-  Pieces<T> acc;
-  Search* search;
-
-  template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
-    if (search->done != 0) {
-      return;
-    }
-    const Key<Value> reaching = key_reaching<Value>(search->threshold);
-    block.each([&](unsigned thread) {
-      if (thread == 0) {
-        shared.count = 0;
-      }
-    });
-    for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
-      const Stretch<T> here = acc.tile(tile);
-      block.each([&](unsigned thread) {
-        std::uint32_t count = 0;
-        each_loaded(
-            thread, here.size, [&](std::size_t i) { return magnitude_key(here.acc(i)); },
-            [&](unsigned, Key<Value> key) {
-              count += key >= reaching ? 1U : 0U;
-              if (!is_finite_key<Value>(key)) {
-                clear(search->finite);
-              }
-            });
-        add_by_all(shared.count, count);
-      });
-    }
-    block.each([&](unsigned thread) {
-      if (thread == 0 && shared.count != 0) {
-        add(search->count, std::uint64_t{shared.count});
-      }
-    });
-  }
-};
-
-/// Accepts the count or moves the threshold. Runs as one block.
-struct CorrectThreshold {
-  struct Shared {};
-
-  Search* search;
-  Correction correction;
-  std::uint64_t k;
-
-  template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    block.each([&](unsigned thread) {
-      if (thread != 0 || search->done != 0) {
-        return;
-      }
-      const bool few = correction.too_few(search->count, k);
-      const bool within = !few && !correction.too_many(search->count, k);
-      if (search->finite == 0 || within || search->left == 0) {
-        search->done = 1;
-        return;
-      }
-      search->threshold *= few ? correction.down : correction.up;
-      search->count = 0;
-      --search->left;
-    });
-  }
-};
-
-/// Keeps what reaches the threshold, or the first `most` of it. If nothing does, keeps the first k
-/// of all: a rank that found nothing might never find anything again. Runs as one block.
-template <class Value>
-struct SettleThreshold {
-  struct Shared {};
-
-  const Search* search;
-  std::uint64_t k;
-  std::uint64_t most;
-  Cutoff<Value>* cutoff;
-
-  template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    block.each([&](unsigned thread) {
-      if (thread != 0) {
-        return;
-      }
-      Cutoff<Value> cut;
-      cut.finite = search->finite;
-      if (search->finite != 0) {
-        cut.route = Route::kAll;
-        if (search->count == 0 || search->count > most) {
-          cut.left = search->count == 0 ? k : most;
-          cut.searching = 1;
-        } else {
-          cut.key = key_reaching<Value>(search->threshold) - 1;  // larger keys are kept
-        }
-      }
-      *cutoff = cut;
     });
   }
 };
@@ -277,37 +302,50 @@ struct SettleThreshold {
 /// The workspace of such a selection, in the device's memory.
 template <class Value>
 struct SearchWorkspace {
-  RefineWorkspace<Value> refine;
+  SelectionWorkspace<Value> selection;
+  KeyWorkspace<Value> sample;
   Search* search = nullptr;
+  Key<Value>* thresholds = nullptr;
   double* sums = nullptr;
   double* squares = nullptr;
 
+  /// `candidates`: the capacity for those.
   static SearchWorkspace in(Arena& arena, std::uint64_t tiles, std::uint64_t d,
-                            const SelectionRule& rule) {
+                            const SelectionRule& rule, std::uint64_t candidates) {
     SearchWorkspace workspace;
     const bool sums = rule.kind == SelectionRule::Kind::kNormal;
     const std::uint64_t chunks = sums ? SumChunks<Value>::chunks_of(d) : 0;
-    workspace.refine = RefineWorkspace<Value>::in(arena, tiles);
+    workspace.selection = SelectionWorkspace<Value>::in(arena, tiles, candidates);
+    workspace.sample = KeyWorkspace<Value>::in(arena);
     workspace.search = arena.take<Search>(1);
+    workspace.thresholds = arena.take<Key<Value>>(kBins);
     workspace.sums = arena.take<double>(chunks);
     workspace.squares = arena.take<double>(chunks);
     return workspace;
   }
-};
 
-/// Launches the kernels that count what reaches the threshold and correct it. `settle`, a kernel of
-/// one block, follows the last of them.
-template <class T, class Executor, class Settle>
-void correct_threshold(Executor& executor, const Pieces<T>& acc, std::uint64_t k,
-                       const Correction& correction,
-                       const SearchWorkspace<Accumulation<T>>& workspace, const Settle& settle) {
-  std::uint32_t* const ended = workspace.refine.key.ended;
-  const CountReaching<T> count{acc, workspace.search};
-  const CorrectThreshold correct{workspace.search, correction, k};
-  for (int round = 0; round < correction.times; ++round) {
-    launch_with_last(executor, acc.tiles, count, correct, ended);
+  [[nodiscard]] Thresholds<Value> list(const Correction& correction) const {
+    return {thresholds, Thresholds<Value>::count_of(correction)};
   }
-  launch_with_last(executor, acc.tiles, count, InTurn{correct, settle}, ended);
+};
+static_assert(Thresholds<float>::count_of(kSampledCorrection) <= kBins);
+
+/// Launches the kernels that count what reaches the thresholds, correct the first, and write the
+/// entries; `then`, a kernel of one block, runs once the cut is known.
+template <class T, class Executor, class Then = Nothing>
+void select_reaching(Executor& executor, const Pieces<T>& acc, const SelectionRule& rule,
+                     const Correction& correction,
+                     const SearchWorkspace<Accumulation<T>>& workspace,
+                     EntriesOut<Accumulation<T>, Index> kept, Report* report,
+                     const Then& then = {}) {
+  using Value = Accumulation<T>;
+  const KeyWorkspace<Value>& key = workspace.selection.refine.key;
+  const Thresholds<Value> list = workspace.list(correction);
+  const bool else_k = rule.kind == SelectionRule::Kind::kThreshold;
+  select_found(executor, acc, workspace.selection, kept, report, ByThresholds<Value>{list},
+               CorrectThreshold<Value>{workspace.search, list, key.bins + kBins, correction, rule.k,
+                                       rule.most, else_k, key.cutoff},
+               then);
 }
 
 /// Launches a whole selection of kind kNormal or kSample. `kept` has capacity for rule.most
@@ -318,24 +356,38 @@ void select_approximately(Executor& executor, const Pieces<T>& acc, std::uint64_
                           const SearchWorkspace<Accumulation<T>>& workspace,
                           EntriesOut<Accumulation<T>, Index> kept, Report* report) {
   using Value = Accumulation<T>;
-  const KeyWorkspace<Value>& key = workspace.refine.key;
   const bool normal = rule.kind == SelectionRule::Kind::kNormal;
   const Correction correction = normal ? kGaussianCorrection : kSampledCorrection;
-  executor.launch(1, BeginSearch<Value>{key, search_of<Value>(rule.rank)});
+  const SelectionWorkspace<Value>& selection = workspace.selection;
+  const Guess guess = guess_of(d, rule.most, selection);
+  const BeginSearch<Value> begin{selection.refine.key, search_of<Value>(guess.rank)};
+  const ListThresholds<Value> list{workspace.search, correction, workspace.list(correction)};
+  const std::uint64_t enough = rule.most + 1;
   if (normal) {
-    launch_with_last(executor, SumChunks<T>::chunks_of(d),
-                     SumChunks<T>{acc, d, workspace.sums, workspace.squares},
-                     BeginFromMoments{workspace.sums, workspace.squares, SumChunks<T>::chunks_of(d),
-                                      d, rule.quantile, correction.times, workspace.search},
-                     key.ended);
+    const std::uint64_t chunks = SumChunks<T>::chunks_of(d);
+    const Step sums{chunks, SumChunks<T>{acc, d, workspace.sums, workspace.squares},
+                    InTurn{BeginFromMoments{workspace.sums, workspace.squares, chunks, d,
+                                            rule.quantile, workspace.search},
+                           list}};
+    executor.launch(1, begin);
+    find_candidates(executor, acc, guess, enough, selection, sums);
   } else {
+    const KeyWorkspace<Value>& key = workspace.sample;
     const SampleSource<T> sample{acc, rule.stride, (d + rule.stride - 1) / rule.stride};
-    find_key(executor, sample, key,
-             BeginFromSample<Value>{key.cutoff, correction.times, workspace.search});
+    const InTurn then{BeginFromSample<Value>{key.cutoff, workspace.search}, list};
+    const auto first = find_digit(sample, key, 0);
+    const auto second = find_digit(sample, key, 1);
+    executor.launch(1, InTurn{begin, BeginSearch<Value>{key, search_of<Value>(rule.rank)}});
+    if constexpr (Digits<Value>::kLevels == 3) {
+      find_candidates(executor, acc, guess, enough, selection, first, second,
+                      find_digit(sample, key, 2, then));
+    } else {
+      find_candidates(executor, acc, guess, enough, selection, first, second,
+                      find_digit(sample, key, 2));
+      find_key(executor, sample, key, then, 3);
+    }
   }
-  correct_threshold(executor, acc, rule.k, correction, workspace,
-                    SettleThreshold<Value>{workspace.search, rule.k, rule.most, key.cutoff});
-  refine(executor, AccSource<T>{acc}, workspace.refine, report, kept, EntriesOut<Value, Index>{});
+  select_reaching(executor, acc, rule, correction, workspace, kept, report);
 }
 
 }  // namespace gtopk::sparse::device

@@ -259,6 +259,25 @@ GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers,
   return all;
 }
 
+/// Sorts keys in shared memory, upwards. Their number is a power of two (bitonic sort).
+template <class Block, class Key>
+GTOPK_HOST_DEVICE void sort(Block& block, Key* keys, unsigned count) {
+  for (unsigned run = 2; run <= count; run *= 2) {
+    for (unsigned distance = run / 2; distance != 0; distance /= 2) {
+      block.each([=](unsigned thread) {
+        for (unsigned i = thread; i < count; i += kThreads) {
+          const unsigned other = i ^ distance;
+          if (i < other && (keys[other] < keys[i]) == ((i & run) == 0)) {
+            const Key here = keys[i];
+            keys[i] = keys[other];
+            keys[other] = here;
+          }
+        }
+      });
+    }
+  }
+}
+
 /// Marks elements of a tile, and counts the marked ones before each, so that they are written in
 /// the order of the index. Lives in shared memory.
 struct Marks {

@@ -69,11 +69,32 @@ template <class Executor>
   return least<std::uint64_t>(executor.wide(), parts == 0 ? 1 : parts);
 }
 
-/// Launches `wide`, which goes over this many parts, with `last` after it.
-template <class Executor, class Wide, class Last>
-void launch_with_last(Executor& executor, std::uint64_t parts, const Wide& wide, const Last& last,
-                      std::uint32_t* ended) {
-  executor.launch(blocks_for(executor, parts), WithLast<Wide, Last>{wide, last, ended});
+/// What one launch may do: `wide`, which goes over this many parts, with `last` after it.
+template <class Wide, class Last>
+struct Step {
+  std::uint64_t parts;
+  Wide wide;
+  Last last;
+};
+
+/// Two steps in one launch, neither of which needs the other.
+template <class Wide, class Last, class OtherWide, class OtherLast>
+[[nodiscard]] auto both(const Step<Wide, Last>& one, const Step<OtherWide, OtherLast>& other) {
+  return Step{one.parts < other.parts ? other.parts : one.parts, InTurn{one.wide, other.wide},
+              InTurn{one.last, other.last}};
 }
+
+template <class Wide, class Last>
+[[nodiscard]] Step<Wide, Last> both(const Step<Wide, Last>& one, Nothing /*other*/) {
+  return one;
+}
+
+template <class Executor, class Wide, class Last>
+void launch(Executor& executor, const Step<Wide, Last>& step, std::uint32_t* ended) {
+  executor.launch(blocks_for(executor, step.parts), WithLast{step.wide, step.last, ended});
+}
+
+template <class Executor>
+void launch(Executor& /*executor*/, Nothing /*step*/, std::uint32_t* /*ended*/) {}
 
 }  // namespace gtopk::sparse::device

@@ -41,6 +41,8 @@ struct Cutoff {
 
 inline constexpr unsigned kDigitBits = 11;
 inline constexpr unsigned kBins = 1U << kDigitBits;
+/// With those of a second way to count the same entries, and a sum.
+inline constexpr unsigned kAllBins = 2 * kBins + 1;
 
 /// Divides the bits of a key into digits, from the highest on.
 template <class Value>
@@ -71,13 +73,13 @@ struct Digits {
 template <class Value>
 struct KeyWorkspace {
   Cutoff<Value>* cutoff = nullptr;
-  std::uint64_t* bins = nullptr;   ///< kBins
+  std::uint64_t* bins = nullptr;   ///< kAllBins
   std::uint32_t* ended = nullptr;  ///< for launches that end with a last block (ending.hpp)
 
   static KeyWorkspace in(Arena& arena) {
     KeyWorkspace workspace;
     workspace.cutoff = arena.take<Cutoff<Value>>(1);
-    workspace.bins = arena.take<std::uint64_t>(kBins);
+    workspace.bins = arena.take<std::uint64_t>(kAllBins);
     workspace.ended = arena.take<std::uint32_t>(1);
     return workspace;
   }
@@ -94,7 +96,7 @@ struct BeginSearch {
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
     block.each([&](unsigned thread) {
-      for (unsigned bin = thread; bin < kBins; bin += kThreads) {
+      for (unsigned bin = thread; bin < kAllBins; bin += kThreads) {
         workspace.bins[bin] = 0;
       }
       if (thread == 0) {
@@ -115,17 +117,33 @@ template <class Value>
   return first;
 }
 
-/// Counts entries by a digit of their keys; zeros are not counted.
-template <class Source, class Value>
+/// Gives a key's bin by one of its digits. A zero has none, nor has a key whose digits above that
+/// one are not those of the key that is looked for.
+template <class Value>
+struct ByDigit {
+  static constexpr unsigned kCount = kBins;
+
+  unsigned level;
+
+  template <class Use>
+  GTOPK_HOST_DEVICE void operator()(Key<Value> key, Key<Value> known, Use use) const {
+    if (key != 0 && Digits<Value>::agrees(key, known, level)) {
+      use(Digits<Value>::digit(key, level));
+    }
+  }
+};
+
+/// Counts entries by the bins of their keys.
+template <class Source, class Value, class By = ByDigit<Value>>
 struct Histogram {
   struct Shared {
-    std::uint32_t bins[kBins];
+    std::uint32_t bins[By::kCount];
   };
 
   Source source;
   Cutoff<Value>* cutoff;
-  std::uint64_t* bins;  // kBins, zeros
-  unsigned level;
+  std::uint64_t* bins;  // By::kCount, zeros
+  By by;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
@@ -141,7 +159,7 @@ struct Histogram {
     }
     const Key<Value> known = cutoff->key;
     block.each([&](unsigned thread) {
-      for (unsigned bin = thread; bin < kBins; bin += kThreads) {
+      for (unsigned bin = thread; bin < By::kCount; bin += kThreads) {
         shared.bins[bin] = 0;
       }
     });
@@ -154,14 +172,12 @@ struct Histogram {
               if (!is_finite_key<Value>(key)) {
                 clear(cutoff->finite);
               }
-              if (key != 0 && Digits<Value>::agrees(key, known, level)) {
-                add(shared.bins[Digits<Value>::digit(key, level)], std::uint32_t{1});
-              }
+              by(key, known, [&](unsigned bin) { add(shared.bins[bin], std::uint32_t{1}); });
             });
       });
     }
     block.each([&](unsigned thread) {
-      for (unsigned bin = thread; bin < kBins; bin += kThreads) {
+      for (unsigned bin = thread; bin < By::kCount; bin += kThreads) {
         if (shared.bins[bin] != 0) {
           add(bins[bin], std::uint64_t{shared.bins[bin]});
         }
@@ -240,15 +256,13 @@ struct PickDigit {
   }
 };
 
-/// Launches the search for one digit of the key; `then`, a kernel of one block, follows it.
-template <class Executor, class Source, class Value, class Then>
-void find_digit(Executor& executor, const Source& source, const KeyWorkspace<Value>& workspace,
-                unsigned level, const Then& then) {
-  executor.launch(
-      blocks_for(executor, source.most_loose_tiles()),
-      WithLast{Histogram<Source, Value>{source, workspace.cutoff, workspace.bins, level},
-               InTurn{PickDigit<Value>{workspace.cutoff, workspace.bins, level}, then},
-               workspace.ended});
+/// The search for one digit of the key; `then`, a kernel of one block, follows it.
+template <class Source, class Value, class Then = Nothing>
+[[nodiscard]] auto find_digit(const Source& source, const KeyWorkspace<Value>& workspace,
+                              unsigned level, const Then& then = {}) {
+  return Step{source.most_loose_tiles(),
+              Histogram<Source, Value>{source, workspace.cutoff, workspace.bins, {level}},
+              InTurn{PickDigit<Value>{workspace.cutoff, workspace.bins, level}, then}};
 }
 
 /// Launches the search for the key, from a cutoff whose `left` and `searching` are set; `then`, a
@@ -258,9 +272,9 @@ void find_key(Executor& executor, const Source& source, const KeyWorkspace<Value
               const Then& then = {}, unsigned first = 0) {
   constexpr unsigned kLast = Digits<Value>::kLevels - 1;
   for (unsigned level = first; level < kLast; ++level) {
-    find_digit(executor, source, workspace, level, Nothing{});
+    launch(executor, find_digit(source, workspace, level), workspace.ended);
   }
-  find_digit(executor, source, workspace, kLast, then);
+  launch(executor, find_digit(source, workspace, kLast, then), workspace.ended);
 }
 
 }  // namespace gtopk::sparse::device

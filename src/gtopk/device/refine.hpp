@@ -303,26 +303,19 @@ struct WriteEntries {
   }
 };
 
-/// Launches the kernels that write what is kept, once the key is known.
-template <class Executor, class Source, class Value>
+/// Launches the kernels that write what is kept, once the key is known; `then`, a kernel of one
+/// block, runs beside them.
+template <class Executor, class Source, class Value, class Then>
 void write_entries(Executor& executor, const Source& source,
                    const RefineWorkspace<Value>& workspace, Report* report,
-                   EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {
+                   EntriesOut<Value, Index> kept, const Then& then) {
   Cutoff<Value>* const cutoff = workspace.key.cutoff;
   const std::uint64_t runs = runs_of(executor, source.most_tiles());
-  executor.launch(
-      runs, WithLast{CountTiles<Source, Value>{source, cutoff, workspace.counts},
-                     AddRuns<Value>{cutoff, workspace.counts, runs, report}, workspace.key.ended});
   executor.launch(runs,
-                  WriteEntries<Source, Value>{source, cutoff, workspace.counts, kept, dropped});
-}
-
-/// Launches a whole refinement, from a cutoff whose route, `left` and `searching` are set.
-template <class Executor, class Source, class Value>
-void refine(Executor& executor, const Source& source, const RefineWorkspace<Value>& workspace,
-            Report* report, EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {
-  find_key(executor, source, workspace.key);
-  write_entries(executor, source, workspace, report, kept, dropped);
+                  WithLast{CountTiles<Source, Value>{source, cutoff, workspace.counts},
+                           InTurn{AddRuns<Value>{cutoff, workspace.counts, runs, report}, then},
+                           workspace.key.ended});
+  executor.launch(runs, WriteEntries<Source, Value>{source, cutoff, workspace.counts, kept, {}});
 }
 
 }  // namespace gtopk::sparse::device

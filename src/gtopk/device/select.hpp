@@ -315,31 +315,64 @@ struct SelectionWorkspace {
   }
 };
 
-/// Launches the kernels that find candidates among the d elements of acc, put them in order, and
-/// find the first digit of the k-th key.
-template <class T, class Executor>
-void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
-                     const SelectionWorkspace<Accumulation<T>>& workspace) {
+/// The sample that tells which elements are candidates, if `most` of d elements may be selected.
+template <class Value>
+[[nodiscard]] Guess guess_of(std::uint64_t d, std::uint64_t most,
+                             const SelectionWorkspace<Value>& workspace) {
+  return Guess::of(d, least(most, d), workspace.candidates.capacity);
+}
+
+/// Launches the kernels that find candidates in acc, which are enough if there are at least
+/// `enough`. Other steps run beside them, one after the other; alone if none are collected.
+template <class T, class Executor, class First = Nothing, class Second = Nothing,
+          class Third = Nothing>
+void find_candidates(Executor& executor, const Pieces<T>& acc, const Guess& guess,
+                     std::uint64_t enough, const SelectionWorkspace<Accumulation<T>>& workspace,
+                     const First& first = {}, const Second& second = {}, const Third& third = {}) {
   using Value = Accumulation<T>;
   const Candidates<Value>& found = workspace.candidates;
   const KeyWorkspace<Value>& key = workspace.refine.key;
-  const Guess guess = Guess::of(d, least(k, d), found.capacity);
+  if (found.capacity == 0) {
+    launch(executor, first, key.ended);
+    launch(executor, second, key.ended);
+    launch(executor, third, key.ended);
+    return;
+  }
   const SampleSource<T> sample{acc, guess.stride, guess.size};
-  executor.launch(1, BeginSearch<Value>{key, search_of<Value>(guess.rank)});
-  find_digit(executor, sample, key, 0, Nothing{});
-  find_digit(executor, sample, key, 1, BeginSweep<Value>{key.cutoff, k});  // 22 bits are enough
+  launch(executor, both(find_digit(sample, key, 0), first), key.ended);
+  // 22 bits are enough.
+  const BeginSweep<Value> begin{key.cutoff, enough};
+  launch(executor, both(find_digit(sample, key, 1, begin), second), key.ended);
   const std::uint64_t runs = runs_of(executor, acc.tiles);
-  executor.launch(runs, WithLast{SweepCandidates<T>{acc, key.cutoff, found},
-                                 ChooseRoute<Value>{key.cutoff, found, runs}, key.ended});
-  // The first digit of the k-th key needs no order.
+  const Step sweep{runs, SweepCandidates<T>{acc, key.cutoff, found},
+                   ChooseRoute<Value>{key.cutoff, found, runs}};
+  const auto last = both(sweep, third);
+  executor.launch(runs, WithLast{last.wide, last.last, key.ended});
+}
+
+/// Launches the kernels that select among the candidates, or from all of acc. First the entries are
+/// counted `by` their bins; then `choose`, a kernel of one block, may say how many are wanted.
+/// `then`, another one, runs once the cut is known.
+template <class T, class Executor, class By, class Choose = Nothing, class Then = Nothing>
+void select_found(Executor& executor, const Pieces<T>& acc,
+                  const SelectionWorkspace<Accumulation<T>>& workspace,
+                  EntriesOut<Accumulation<T>, Index> kept, Report* report, const By& by,
+                  const Choose& choose = {}, const Then& then = {}) {
+  using Value = Accumulation<T>;
+  using Source = SelectionSource<T>;
+  const Candidates<Value>& found = workspace.candidates;
+  const KeyWorkspace<Value>& key = workspace.refine.key;
+  // Counting needs no order.
   Candidates<Value> unordered = found;
   unordered.ordered = found.values;
-  using Source = SelectionSource<T>;
-  executor.launch(runs,
-                  WithLast{InTurn{OrderCandidates<T>{acc, key.cutoff, found},
-                                  Histogram<Source, Value>{Source{{acc}, unordered, key.cutoff},
-                                                           key.cutoff, key.bins, 0}},
-                           PickDigit<Value>{key.cutoff, key.bins, 0}, key.ended});
+  const Histogram<Source, Value, By> count{
+      {{acc}, unordered, key.cutoff}, key.cutoff, key.bins, by};
+  executor.launch(runs_of(executor, acc.tiles),
+                  WithLast{InTurn{OrderCandidates<T>{acc, key.cutoff, found}, count},
+                           InTurn{choose, PickDigit<Value>{key.cutoff, key.bins, 0}}, key.ended});
+  const Source source{{acc}, found, key.cutoff};
+  find_key(executor, source, key, Nothing{}, 1);
+  write_entries(executor, source, workspace.refine, report, kept, then);
 }
 
 /// Launches a whole selection from d elements. `kept` has capacity for min(k, d) entries.
@@ -348,16 +381,11 @@ void select(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint
             const SelectionWorkspace<Accumulation<T>>& workspace,
             EntriesOut<Accumulation<T>, Index> kept, Report* report) {
   using Value = Accumulation<T>;
-  const EntriesOut<Value, Index> nobody{};
-  if (workspace.candidates.capacity == 0) {
-    executor.launch(1, BeginSearch<Value>{workspace.refine.key, search_of<Value>(k)});
-    refine(executor, AccSource<T>{acc}, workspace.refine, report, kept, nobody);
-    return;
-  }
-  find_candidates(executor, acc, d, k, workspace);
-  const SelectionSource<T> source{{acc}, workspace.candidates, workspace.refine.key.cutoff};
-  find_key(executor, source, workspace.refine.key, Nothing{}, 1);
-  write_entries(executor, source, workspace.refine, report, kept, nobody);
+  const Guess guess = guess_of(d, k, workspace);
+  const std::uint64_t first = workspace.candidates.capacity == 0 ? k : guess.rank;
+  executor.launch(1, BeginSearch<Value>{workspace.refine.key, search_of<Value>(first)});
+  find_candidates(executor, acc, guess, k, workspace);
+  select_found(executor, acc, workspace, kept, report, ByDigit<Value>{0});
 }
 
 }  // namespace gtopk::sparse::device

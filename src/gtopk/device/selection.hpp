@@ -30,7 +30,8 @@ struct RuleWorkspace {
       case SelectionRule::Kind::kNormal:
       case SelectionRule::Kind::kSample:
       case SelectionRule::Kind::kThreshold:
-        workspace.search = SearchWorkspace<Value>::in(arena, tiles, d, rule);
+        workspace.search = SearchWorkspace<Value>::in(
+            arena, tiles, d, rule, SelectionWorkspace<Value>::candidates_of(d, rule.most));
         break;
       case SelectionRule::Kind::kBlocks:
         workspace.blocks = BlockCuts<Value>::in(arena, grid_of(d, rule).count());
@@ -54,7 +55,8 @@ void select_by(const SelectionRule& rule, Executor& executor, const Pieces<T>& a
     case SelectionRule::Kind::kSample:
       return select_approximately<T>(executor, acc, d, rule, workspace.search, kept, report);
     case SelectionRule::Kind::kThreshold:
-      return select_from_state<T>(executor, acc, rule, workspace.search, kept, report, state, next);
+      return select_from_state<T>(executor, acc, d, rule, workspace.search, kept, report, state,
+                                  next);
     case SelectionRule::Kind::kBlocks:
       return select_blocks<T>(executor, acc, grid_of(d, rule), workspace.blocks, kept, report);
   }

@@ -19,65 +19,20 @@
 
 namespace gtopk::sparse::device {
 
-/// Begins with what the last step has left, if that is a threshold. Runs as one block.
+/// Begins with what the last step has left; with a threshold that nothing reaches if that is none.
+/// Runs as one block.
 struct BeginFromState {
   struct Shared {};
 
   const double* state;
-  int times;
   Search* search;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
     block.each([&](unsigned thread) {
       if (thread == 0) {
-        Search first;
-        first.threshold = state[0];
-        first.left = times;
-        const bool usable =
-            first.threshold > 0 && first.threshold <= std::numeric_limits<double>::max();
-        first.done = usable ? 0 : 1;  // 1: nothing is counted
-        *search = first;
+        *search = {state[0] > 0 ? state[0] : std::numeric_limits<double>::infinity()};
       }
-    });
-  }
-};
-
-/// Keeps what reaches the threshold if the count is within bounds, else the first k of all. Runs as
-/// one block.
-template <class Value>
-struct SettleWithin {
-  struct Shared {};
-
-  const Search* search;
-  Correction correction;
-  std::uint64_t k;
-  Cutoff<Value>* cutoff;
-
-  [[nodiscard]] GTOPK_HOST_DEVICE static bool within(const Search& search,
-                                                     const Correction& correction,
-                                                     std::uint64_t k) {
-    return !correction.too_few(search.count, k) && !correction.too_many(search.count, k);
-  }
-
-  template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    block.each([&](unsigned thread) {
-      if (thread != 0) {
-        return;
-      }
-      Cutoff<Value> cut;
-      cut.finite = search->finite;
-      if (search->finite != 0) {
-        cut.route = Route::kAll;
-        if (within(*search, correction, k)) {
-          cut.key = key_reaching<Value>(search->threshold) - 1;  // larger keys are kept
-        } else {
-          cut.left = k;
-          cut.searching = 1;
-        }
-      }
-      *cutoff = cut;
     });
   }
 };
@@ -89,8 +44,6 @@ struct LeaveState {
   struct Shared {};
 
   const Search* search;
-  Correction correction;
-  std::uint64_t k;
   const Cutoff<Value>* cutoff;
   double* next;
 
@@ -101,9 +54,9 @@ struct LeaveState {
       if (thread >= kNumbers) {
         return;
       }
-      const bool within = SettleWithin<Value>::within(*search, correction, k);
       // The k-th key is 0 if there are fewer than k nonzeros.
-      const double threshold = within ? search->threshold : magnitude_of<Value>(cutoff->key);
+      const double threshold =
+          search->within != 0 ? search->threshold : magnitude_of<Value>(cutoff->key);
       next[thread] = thread == 0 ? threshold : 0;
     });
   }
@@ -113,19 +66,22 @@ struct LeaveState {
 /// `state` is what the last step has left, and `next` what this one leaves, as the numbers of a
 /// SelectorState.
 template <class T, class Executor>
-void select_from_state(Executor& executor, const Pieces<T>& acc, const SelectionRule& rule,
-                       const SearchWorkspace<Accumulation<T>>& workspace,
+void select_from_state(Executor& executor, const Pieces<T>& acc, std::uint64_t d,
+                       const SelectionRule& rule, const SearchWorkspace<Accumulation<T>>& workspace,
                        EntriesOut<Accumulation<T>, Index> kept, Report* report, const double* state,
                        double* next) {
   using Value = Accumulation<T>;
   const Correction correction = kThresholdCorrection;
-  const KeyWorkspace<Value>& key = workspace.refine.key;
-  executor.launch(1, InTurn{BeginSearch<Value>{key, {}},
-                            BeginFromState{state, correction.times, workspace.search}});
-  correct_threshold(executor, acc, rule.k, correction, workspace,
-                    SettleWithin<Value>{workspace.search, correction, rule.k, key.cutoff});
-  refine(executor, AccSource<T>{acc}, workspace.refine, report, kept, EntriesOut<Value, Index>{});
-  executor.launch(1, LeaveState<Value>{workspace.search, correction, rule.k, key.cutoff, next});
+  const SelectionWorkspace<Value>& selection = workspace.selection;
+  const KeyWorkspace<Value>& key = selection.refine.key;
+  const Guess guess = guess_of(d, rule.most, selection);
+  executor.launch(1, InTurn{BeginSearch<Value>{key, search_of<Value>(guess.rank)},
+                            InTurn{BeginFromState{state, workspace.search},
+                                   ListThresholds<Value>{workspace.search, correction,
+                                                         workspace.list(correction)}}});
+  find_candidates(executor, acc, guess, rule.most + 1, selection);
+  select_reaching(executor, acc, rule, correction, workspace, kept, report,
+                  LeaveState<Value>{workspace.search, key.cutoff, next});
 }
 
 }  // namespace gtopk::sparse::device

@@ -48,7 +48,7 @@ template <class T = float>
 int launches_of_selection(SelectionRule::Kind kind, std::uint64_t d = 0) {
   cuda::SelectCall call;
   call.acc.d = d;
-  call.rule = {.kind = kind, .k = 1, .stride = 1, .block = 1};
+  call.rule = {.kind = kind, .k = 1, .most = 2, .stride = 1, .block = 1};
   return launches_of([&](auto& executor) { cuda::select<T>(executor, call); });
 }
 
@@ -57,9 +57,13 @@ TEST(Launches, OfSelectionsAreFew) {
   EXPECT_EQ(launches_of_selection(Kind::kExact), 6);
   EXPECT_EQ(launches_of_selection(Kind::kExact, 1'000'000), 9);
   EXPECT_EQ(launches_of_selection<double>(Kind::kExact, 1'000'000), 12);
-  EXPECT_EQ(launches_of_selection(Kind::kNormal), 11);
-  EXPECT_EQ(launches_of_selection(Kind::kSample), 20);
-  EXPECT_EQ(launches_of_selection(Kind::kThreshold), 16);
+  EXPECT_EQ(launches_of_selection(Kind::kNormal), 7);
+  EXPECT_EQ(launches_of_selection(Kind::kSample), 9);
+  EXPECT_EQ(launches_of_selection(Kind::kThreshold), 6);
+  for (const Kind kind : {Kind::kNormal, Kind::kSample, Kind::kThreshold}) {
+    EXPECT_EQ(launches_of_selection(kind, 1'000'000), 9);
+    EXPECT_EQ(launches_of_selection<double>(kind, 1'000'000), kind == Kind::kSample ? 15 : 12);
+  }
   EXPECT_EQ(launches_of_selection(Kind::kBlocks), 3);
 }
 
@@ -107,7 +111,7 @@ TEST(Launches, AreOfKernelsThatWereLoaded) {
          {Kind::kExact, Kind::kNormal, Kind::kSample, Kind::kThreshold, Kind::kBlocks}) {
       cuda::SelectCall call;
       call.acc.d = d;
-      call.rule = {.kind = kind, .k = 100, .stride = 7, .block = 64};
+      call.rule = {.kind = kind, .k = 100, .most = 134, .stride = 7, .block = 64};
       cuda::select<float>(launched, call);
     }
     cuda::FindCall find;
@@ -172,8 +176,8 @@ TEST(OneLaunch, EndsWithASecondKernelBehindAllBlocks) {
     const TakeSum take{&sum, &taken};
     for (int launch = 0; launch < 3; ++launch) {  // the counter is ready for the next one
       sum = 0;
-      device::launch_with_last(executor, blocks, AddNumbers{&sum}, device::InTurn{take, take},
-                               &ended);
+      device::launch(executor, device::Step{blocks, AddNumbers{&sum}, device::InTurn{take, take}},
+                     &ended);
       EXPECT_EQ(ended, 0U);
     }
     EXPECT_EQ(executor.launches(), 3U);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "src/gtopk/device/selection.hpp"
@@ -66,11 +67,19 @@ class LongVector : public ::testing::Test {
 };
 
 TEST_F(LongVector, IsCountedBehindTwoToTheThirtyOneElements) {
-  device::Search search{.threshold = 2};
-  executor_.launch_some(acc_.tiles, meeting(device::kTile),
-                        device::CountReaching<Float16>{acc_, &search});
-  EXPECT_EQ(search.count, places_.size());
-  EXPECT_EQ(search.finite, 1U);
+  using Source = device::AccSource<Float16>;
+  using By = device::ByThresholds<float>;
+  std::uint32_t keys[] = {key_reaching<float>(2), key_reaching<float>(3), key_reaching<float>(4),
+                          ~0U};
+  device::Cutoff<float> cutoff{.searching = 1};
+  std::vector<std::uint64_t> bins(device::kAllBins);
+  executor_.launch_some(
+      acc_.tiles, meeting(device::kTile),
+      device::Histogram<Source, float, By>{{acc_}, &cutoff, bins.data(), {{keys, 4}}});
+  EXPECT_EQ(bins[device::kBins + 2], places_.size());
+  EXPECT_EQ(std::accumulate(bins.begin() + device::kBins, bins.end(), std::uint64_t{0}),
+            places_.size());
+  EXPECT_EQ(cutoff.finite, 1U);
 }
 
 TEST_F(LongVector, IsSummedUpBehindTwoToTheThirtyOneElements) {

@@ -39,6 +39,11 @@ class Reads : public ::testing::Test {
     std::normal_distribution<float> normal;
     std::vector<Counted> tensor(d);
     std::ranges::generate(tensor, [&] { return Counted{normal(random), &reads_}; });
+    select_from(tensor, selector, k);
+  }
+
+  void select_from(std::vector<Counted>& tensor, const std::string& selector, std::uint64_t k) {
+    const std::uint64_t d = tensor.size();
     SparseOptions options;
     options.selector = selector;
     options.density = static_cast<double>(k) / static_cast<double>(d);
@@ -65,34 +70,60 @@ class Reads : public ::testing::Test {
                                &report_, state.numbers.data(), next.numbers.data());
     ASSERT_EQ(report_.finite, 1U);
     ASSERT_GT(report_.kept, k / 2);
-    candidates_ =
-        rule.kind == SelectionRule::Kind::kExact && workspace.exact.candidates.capacity != 0
-            ? workspace.exact.refine.key.cutoff->candidates
-            : 0;
+    if (rule.kind == SelectionRule::Kind::kBlocks) {
+      return;
+    }
+    const bool exact = rule.kind == SelectionRule::Kind::kExact;
+    const auto& selection = exact ? workspace.exact : workspace.search.selection;
+    route_ = selection.refine.key.cutoff->route;
+    candidates_ = selection.refine.key.cutoff->candidates;
+    const auto guess = device::guess_of(d, rule.most, selection);
+    sampled_ = 2 * guess.size + (rule.stride == 0 ? 0 : 3 * (d / rule.stride));
   }
 
   std::uint64_t reads_ = 0;
+  device::Route route_ = device::Route::kNowhere;
   std::uint64_t candidates_ = 0;
+  std::uint64_t sampled_ = 0;  ///< how many elements were read as part of a sample
   device::Report report_;
 };
 
 constexpr std::uint64_t kK = 600;
 
-// Threads load an element twice where a tile ends (each_loaded()), hence kTile.
-TEST_F(Reads, OfAnExactSelectionAreOneOfEachElementAndTwoOfASample) {
+// Threads load an element twice where a tile ends (each_loaded()), hence kTile. Candidates are read
+// again to be copied.
+TEST_F(Reads, OfManyElementsAreOneOfEachAndFewOfASample) {
   constexpr std::uint64_t kD = 600'000;
-  ASSERT_NO_FATAL_FAILURE(select("exact", kD, kK));
-  const auto guess = device::Guess::of(kD, kK, 2 * kK + 32'768);
-  const std::uint64_t expected = kD + 2 * guess.size + candidates_;  // which are read to be copied
-  EXPECT_GE(candidates_, kK);
-  EXPECT_GE(reads_, expected);
-  EXPECT_LE(reads_, expected + device::kTile);
+  for (const std::string selector : {"exact", "gaussian", "sampled", "threshold"}) {
+    reads_ = 0;
+    ASSERT_NO_FATAL_FAILURE(select(selector, kD, kD / 100));
+    EXPECT_EQ(route_, device::Route::kCandidates) << selector;
+    EXPECT_GE(candidates_, kD / 100) << selector;
+    const std::uint64_t sums = selector == "gaussian" ? kD : 0;
+    const std::uint64_t expected = kD + sums + sampled_ + candidates_;
+    EXPECT_GE(reads_, expected) << selector;
+    EXPECT_LE(reads_, expected + device::kTile) << selector;
+  }
 }
 
-// An exact one without candidates reads acc for each of three digits. `gaussian` reads it for its
-// sums and `sampled` a part of it, then all do once for each threshold that they try. Two more are
-// to write.
-TEST_F(Reads, OfOtherSelectionsAreFew) {
+// All selections read acc again for each of three digits, and to count what they keep, which is in
+// its first tile; the approximate ones count for all thresholds with the first digit.
+TEST_F(Reads, OfManyEqualElementsAreFew) {
+  constexpr std::uint64_t kD = 600'000;
+  for (const std::string selector : {"exact", "gaussian", "sampled", "threshold"}) {
+    std::vector<Counted> tensor(kD, {2.575F, &reads_});
+    reads_ = 0;
+    ASSERT_NO_FATAL_FAILURE(select_from(tensor, selector, kK));
+    EXPECT_EQ(route_, device::Route::kAll) << selector;
+    const int sums = selector == "gaussian" ? 1 : 0;
+    EXPECT_NEAR(static_cast<double>(reads_ - sampled_) / kD, 1 + sums + 3 + 1, 0.1) << selector;
+  }
+}
+
+// Without candidates. An exact selection reads acc for each of three digits, the others for their
+// sums or a part of it, and to count, with the first digit, what reaches each threshold. Two more
+// are to write.
+TEST_F(Reads, OfFewElementsAreFew) {
   constexpr std::uint64_t kD = 60'000;
   const auto reads_of = [&](const std::string& selector) {
     reads_ = 0;
@@ -103,7 +134,7 @@ TEST_F(Reads, OfOtherSelectionsAreFew) {
   EXPECT_NEAR(reads_of("gaussian"), 1 + 1 + 2, 0.2);
   EXPECT_NEAR(reads_of("threshold"), 1 + 2, 0.2);
   EXPECT_NEAR(reads_of("block"), 4, 0.2) << "three digits, and one to write";
-  EXPECT_NEAR(reads_of("sampled"), 5 + 2, 0.3) << "five thresholds, as the sample is small";
+  EXPECT_NEAR(reads_of("sampled"), 1 + 2, 0.2);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -36,30 +38,47 @@ class DeviceSelection : public RuledSelectors<Param> {
   using typename Base::T;
   using typename Base::Value;
 
-  static Outcome on_the_device(Case one, const SelectionRule& rule, std::mt19937_64& random,
-                               std::uint64_t begin = 0) {
+  struct Seen : Outcome {
+    device::Route route = device::Route::kNowhere;
+  };
+
+  static Seen on_the_device(Case one, const SelectionRule& rule, std::mt19937_64& random,
+                            std::uint64_t begin = 0, std::uint64_t candidates = 0) {
     EXPECT_LE(rule.most, Base::most_of(one)) << one.description();
-    return launch(std::move(one), rule, random, begin);
+    return launch(std::move(one), rule, random, begin, candidates);
   }
 
-  static Outcome launch(Case one, const SelectionRule& rule, std::mt19937_64& random,
-                        std::uint64_t begin = 0) {
+  [[nodiscard]] static bool searches(const SelectionRule& rule) {
+    return rule.kind != Rule::kExact && rule.kind != Rule::kBlocks;
+  }
+
+  /// `candidates`: the capacity for those of an approximate selection; 0: none are collected.
+  static Seen launch(Case one, const SelectionRule& rule, std::mt19937_64& random,
+                     std::uint64_t begin = 0, std::uint64_t candidates = 0) {
     const InPieces<T> pieces(one.gradient, one.residual, random() % 2 == 0, random, begin);
     const std::size_t d = one.gradient.size();
     const auto take = [&](device::Arena& arena) {
-      return device::RuleWorkspace<Value>::in(arena, pieces.view().tiles, d, rule);
+      const std::uint64_t tiles = pieces.view().tiles;
+      auto workspace = device::RuleWorkspace<Value>::in(arena, tiles, d, rule);
+      if (searches(rule)) {
+        workspace.search = device::SearchWorkspace<Value>::in(arena, tiles, d, rule, candidates);
+      }
+      return workspace;
     };
     DeviceMemory memory(take);
     device::Arena arena = memory.arena();
     const auto workspace = take(arena);
     HostExecutor executor(random(), 1 + random() % 4);
-    Outcome outcome;
+    Seen outcome;
     device::Report report;
     device::select_by<T>(rule, executor, pieces.view(), d, workspace, outcome.list.out(rule.most),
                          &report, one.state.numbers.data(), outcome.selection.next.numbers.data());
     outcome.selection.count = report.kept;
     outcome.selection.finite = report.finite != 0;
     outcome.list.shrink(report.kept);
+    if (searches(rule)) {
+      outcome.route = workspace.search.selection.refine.key.cutoff->route;
+    }
     return outcome;
   }
 
@@ -107,6 +126,37 @@ TYPED_TEST(DeviceSelection, GoesOnFromTheLastStepsThresholdAndLeavesTheNext) {
   }
 }
 
+// Among the candidates, or in all of acc where there are too many, too few or none.
+TYPED_TEST(DeviceSelection, GivesTheSameWithAnyCapacityForCandidates) {
+  std::map<device::Route, int> routes;
+  for (const std::string selector : {"gaussian", "sampled", "threshold"}) {
+    testing::for_each_seed(60, [&](std::uint64_t seed) {
+      auto one = this->random_case(seed, selector, 2 * device::kTile);
+      TestFixture::let_it_have_a_state(seed, one);
+      std::mt19937_64 random(seed);
+      if (seed % 10 == 0) {
+        TestFixture::spoil(one, random);
+      }
+      const auto rule = TestFixture::rule_of(one);
+      ASSERT_TRUE(rule.has_value()) << one.description();
+      if (!TestFixture::searches(*rule)) {
+        return;
+      }
+      const std::uint64_t d = one.gradient.size();
+      const auto expected = this->expected(one, *rule, 0);
+      for (const std::uint64_t candidates : {std::uint64_t{0}, d, 1 + random() % (d + 1)}) {
+        const auto seen = TestFixture::on_the_device(one, *rule, random, 0, candidates);
+        TestFixture::expect_same(seen, expected, one, *rule);
+        ++routes[seen.route];
+      }
+    });
+  }
+  if (std::getenv("GTOPK_SEED") == nullptr) {
+    EXPECT_GE(routes[device::Route::kCandidates], support::kSanitized ? 5 : 40);
+    EXPECT_GE(routes[device::Route::kAll], support::kSanitized ? 5 : 40);
+  }
+}
+
 TYPED_TEST(DeviceSelection, FindsWhatIsNotFinite) {
   this->for_each_selector([&](const std::string& selector) {
     testing::for_each_seed(8, [&](std::uint64_t seed) {
@@ -140,6 +190,31 @@ TYPED_TEST(DeviceSelection, KeepsTheFirstOfEqualValuesInABlockOfSeveralTiles) {
     EXPECT_EQ(seen.list.indices, ties.indices);
     EXPECT_THAT(seen.list.values, ::testing::Each(-2));
   });
+}
+
+// Whatever the counts are.
+TEST(ThresholdLists, HaveEveryThresholdThatCorrectionsLeadTo) {
+  for (const Correction& correction :
+       {kGaussianCorrection, kSampledCorrection, kThresholdCorrection}) {
+    testing::for_each_seed(20, [&](std::uint64_t seed) {
+      std::mt19937_64 random(seed);
+      const device::Search search{std::ldexp(1 + static_cast<double>(random()), -70)};
+      std::vector<Key<double>> keys(device::Thresholds<double>::count_of(correction));
+      const device::Thresholds<double> list{keys.data(), static_cast<unsigned>(keys.size())};
+      HostExecutor executor(seed, 1);
+      executor.launch(1, device::ListThresholds<double>{&search, correction, list});
+      EXPECT_TRUE(std::ranges::is_sorted(keys));
+      for (int way = 0; way < 100; ++way) {
+        double threshold = search.threshold;
+        for (int left = correction.times; left >= 0; --left) {
+          const auto key = key_reaching<double>(threshold);
+          ASSERT_EQ(keys[list.below(key)], key);
+          ASSERT_EQ(list.below(key), std::ranges::lower_bound(keys, key) - keys.begin());
+          threshold *= random() % 2 == 0 ? correction.down : correction.up;
+        }
+      }
+    });
+  }
 }
 
 SparseOptions with(std::string selector, std::uint64_t block = 4096) {

@@ -71,10 +71,16 @@ class EveryCall {
 
   [[nodiscard]] const std::vector<std::byte>& written() const { return written_; }
 
-  void select(const SelectionRule& rule) {
+  /// `candidates`: the capacity for those of an approximate selection.
+  void select(const SelectionRule& rule, std::uint64_t candidates = 0) {
     const InPieces<float> pieces(tensor_, residual_, true, random_);
     const auto take = [&](device::Arena& arena) {
-      return device::RuleWorkspace<float>::in(arena, pieces.view().tiles, kD, rule);
+      const std::uint64_t tiles = pieces.view().tiles;
+      auto workspace = device::RuleWorkspace<float>::in(arena, tiles, kD, rule);
+      if (candidates != 0) {
+        workspace.search = device::SearchWorkspace<float>::in(arena, tiles, kD, rule, candidates);
+      }
+      return workspace;
     };
     DeviceMemory memory(take);
     device::Arena arena = memory.arena();
@@ -196,8 +202,12 @@ std::vector<std::byte> make_every_call(Executor& executor) {
   const SelectionRule blocks{
       .kind = Rule::kBlocks, .k = 5, .most = 100, .block = 500, .k_of_last = 3};
   calls.select({.kind = Rule::kExact, .k = kK, .most = kK});
-  calls.select({.kind = Rule::kSample, .k = kK, .most = 2 * kK, .stride = 11, .rank = 8});
-  calls.select({.kind = Rule::kThreshold, .k = kK, .most = 2 * kK});
+  for (const std::uint64_t candidates : {std::uint64_t{0}, 10 * kK, kD}) {
+    calls.select(normal, candidates);
+    calls.select({.kind = Rule::kSample, .k = kK, .most = 2 * kK, .stride = 11, .rank = 8},
+                 candidates);
+    calls.select({.kind = Rule::kThreshold, .k = kK, .most = 2 * kK}, candidates);
+  }
   calls.sketch();
   for (const bool spoiled : {false, true}) {
     if (spoiled) {
