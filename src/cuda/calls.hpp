@@ -125,7 +125,7 @@ struct CommitWholeCall {
 /// success.
 struct Calls {
   /// The version of this struct and all others here.
-  static constexpr std::uint32_t kVersion = 10;
+  static constexpr std::uint32_t kVersion = 11;
 
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.
@@ -144,6 +144,8 @@ struct Calls {
   int (*find)(const FindCall& call, void* stream);
   /// Loads the kernels of calls on tensors of that type on the current device.
   int (*load)(DataType dtype);
+  /// How many kernels the library has launched in this process. See launches.hpp.
+  std::uint64_t (*launched)();
 };
 
 }  // namespace gtopk::cuda

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "src/gtopk/device/block.hpp"
@@ -86,6 +87,9 @@ __global__ void __launch_bounds__(sparse::device::kThreads, kBlocksEach)
   kernel(block, shared);
 }
 
+/// Launches that the driver has accepted.
+inline std::atomic<std::uint64_t> launched = 0;
+
 /// Enqueues launches on one stream; after an error it enqueues no more.
 class GpuExecutor {
  public:
@@ -105,6 +109,7 @@ class GpuExecutor {
     if (error_ == cudaSuccess) {
       run<<<static_cast<unsigned>(blocks), sparse::device::kThreads, 0, stream_>>>(kernel);
       check(cudaGetLastError());
+      launched += error_ == cudaSuccess ? 1 : 0;
     }
   }
 

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "src/cuda/calls.hpp"
+#include "src/cuda/gpu_executor.cuh"
 #include "src/cuda/of_type.cuh"
 #include "src/cuda/typed_calls.hpp"
 #include "src/numbers/half.hpp"
@@ -89,6 +90,8 @@ int load_of(DataType dtype) {
   });
 }
 
+std::uint64_t kernels_launched() { return launched.load(); }
+
 const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
 
 }  // namespace
@@ -99,6 +102,6 @@ extern "C" __attribute__((visibility("default"))) const gtopk::cuda::Calls* gtop
   static constexpr Calls kCalls{Calls::kVersion, number_tiles,    bytes_to_select, select_on,
                                 commit_on,       accumulate_on,   error_name,      gather_on,
                                 commit_whole_on, bytes_to_sketch, sketch_on,       find_on,
-                                load_of};
+                                load_of,         kernels_launched};
   return &kCalls;
 }

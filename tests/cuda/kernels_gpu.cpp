@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,17 @@ std::unique_ptr<Gpu>& the_gpu() {
   return one;
 }
 
+/// Of the calls of one kind.
+struct Tally {
+  std::uint64_t calls = 0;
+  std::uint64_t launches = 0;
+};
+
+std::map<std::string, Tally>& tallies() {
+  static std::map<std::string, Tally> all;
+  return all;
+}
+
 class GpuOfThisProgram : public ::testing::Environment {
  public:
   void SetUp() override {
@@ -32,7 +44,13 @@ class GpuOfThisProgram : public ::testing::Environment {
       FAIL() << error.what();  // and no test runs
     }
   }
-  void TearDown() override { the_gpu().reset(); }
+  void TearDown() override {
+    the_gpu().reset();
+    for (const auto& [call, tally] : tallies()) {  // for tools/gpu-check
+      ::testing::Test::RecordProperty("launches of " + call,
+                                      fmt::format("{} in {} calls", tally.launches, tally.calls));
+    }
+  }
 };
 
 const auto* const kGpuOfThisProgram = ::testing::AddGlobalTestEnvironment(new GpuOfThisProgram);
@@ -67,6 +85,14 @@ void Gpu::check(int error) const {
     static_cast<void>(driver_.synchronize_stream(stream_));
     throw gpu::Failure(fmt::format("the kernels: {} ({})", calls_->error_name(error), error));
   }
+}
+
+void expect_launches(const cuda::Launches& declared, std::uint64_t seen) {
+  EXPECT_EQ(seen, declared.count) << declared.call << " declares " << declared.count
+                                  << " launches (src/cuda/launches.hpp), seen " << seen;
+  Tally& tally = tallies()[declared.call];
+  ++tally.calls;
+  tally.launches += seen;
 }
 
 Block::Block(Place place, std::size_t bytes) : place_(place) {

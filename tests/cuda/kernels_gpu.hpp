@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/cuda/calls.hpp"
+#include "src/cuda/launches.hpp"
 #include "src/gpu/driver.hpp"
 
 namespace gtopk::sparse::testing {
@@ -42,18 +43,17 @@ class Gpu {
   gpu::Driver::Stream stream_ = nullptr;
 };
 
-/// Enqueues a call of the kernels, such as &cuda::Calls::select.
-template <class Call>
-void enqueue(int (*cuda::Calls::*function)(const Call&, void*), const Call& call) {
-  const Gpu& gpu = Gpu::get();
-  gpu.check((gpu.calls().*function)(call, gpu.stream()));
-}
+void expect_launches(const cuda::Launches& declared, std::uint64_t seen);
 
-/// The same, and waits for it.
+/// Makes a call of the kernels, such as &cuda::Calls::select, and waits for it. The test fails
+/// unless it has launched as many kernels as it declares.
 template <class Call>
 void run(int (*cuda::Calls::*function)(const Call&, void*), const Call& call) {
-  enqueue(function, call);
-  Gpu::get().wait();
+  const Gpu& gpu = Gpu::get();
+  const std::uint64_t before = gpu.calls().launched();
+  gpu.check((gpu.calls().*function)(call, gpu.stream()));
+  gpu.wait();
+  expect_launches(cuda::launches_of(call), gpu.calls().launched() - before);
 }
 
 enum class Place : std::uint8_t { kDevice, kPinned };

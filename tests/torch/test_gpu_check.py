@@ -238,7 +238,29 @@ def test_kernels() -> None:
 @pytest.mark.usefixtures("test_kernels")
 def test_the_kernels_tests_are_run_on_the_device(fake_gpu: str, tmp_path: pathlib.Path) -> None:
     part = run_on_the_fake(fake_gpu, tmp_path, "kernels")["kernels"]
-    assert part == {"cases": 68, **took(part)}
+    assert part["cases"] == 68
+    kinds = {"accumulate", "commit", "commit_whole", "find", "gather", "sketch"}
+    selectors = ("block", "exact", "gaussian", "sampled", "threshold")
+    assert {*part["launches"]} == kinds | {f"select {each}" for each in selectors}
+    for kind, times in {"commit": 3, "gather": 1, "sketch": 4, "select block": 3}.items():
+        launches, calls = map(int, part["launches"][kind].removesuffix(" calls").split(" in "))
+        assert launches == times * calls > 0, kind
+
+
+@pytest.mark.usefixtures("test_kernels")
+def test_a_launch_that_a_call_does_not_declare_is_a_failure(fake_gpu: str, tmp_path) -> None:
+    done = ran(
+        *(*INSTALLED, "--small", "--device", "fake", "--parts", "kernels", "--minutes", 60),
+        *("--out", tmp_path),
+        GTOPK_CUDA_DRIVER=fake_gpu,
+        GTOPK_CUDA_KERNELS=fake_gpu,
+        FAKE_DEVICE_KERNEL="more:gather",
+    )
+    assert done.returncode == 1
+    failed = json.loads((tmp_path / "results.json").read_text())["parts"]["kernels"]["failed"]
+    cases = ", ".join(f"KernelsSums/{i}.GatherAsTheCpuDoes" for i in range(4))
+    assert failed.startswith(f"4 of 68 cases failed: {cases}. The first: ")
+    assert "gather declares 1 launches (src/cuda/launches.hpp), seen 2" in failed
 
 
 @pytest.mark.usefixtures("test_kernels")
@@ -305,7 +327,7 @@ class Recorder(Machine):
 
     def kernel_tests(self, deadline, **_):
         self.deadlines.append(deadline)
-        return {"cases": 1, "printed": "SUMMARY"}
+        return {"cases": 1, "launches": {"commit": "3 in 1 calls"}, "printed": "SUMMARY"}
 
 
 def test_all_that_a_part_starts_has_one_deadline(tmp_path, monkeypatch) -> None:

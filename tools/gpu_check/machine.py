@@ -19,6 +19,7 @@ from gpu_check.errors import CheckError, UsageError
 
 TEST_KERNELS = "test_kernels"
 BUILT_TEST_KERNELS = "build/release/tests/cuda/test_kernels"
+LAUNCHES = "launches of "  # as test_kernels begins the names of such properties
 
 
 class Machine:
@@ -145,7 +146,8 @@ class Machine:
     def kernel_tests(
         self, deadline: float, *, before: tuple[str, ...] = (), **environment: str
     ) -> dict[str, Any]:
-        """Runs test_kernels: how many cases it has, and what it printed.
+        """Runs test_kernels: how many cases it has, how many kernels it has launched by each kind
+        of call, each time as many as declared, and what it printed.
 
         Raises CheckError likewise, or one that names the cases that have failed.
         """
@@ -161,7 +163,13 @@ class Machine:
                 (said,) = self._run(TEST_KERNELS, [command], deadline, environment)
             except CheckError as error:
                 raise CheckError(_failures(record) or str(error)) from None
-            return {"cases": json.loads(record.read_text())["tests"], "printed": said[-2000:]}
+            told = json.loads(record.read_text())
+            launches = {
+                name.removeprefix(LAUNCHES): seen
+                for name, seen in told.items()
+                if name.startswith(LAUNCHES)
+            }
+            return {"cases": told["tests"], "launches": launches, "printed": said[-2000:]}
 
     def _test_kernels(self) -> pathlib.Path:
         """What was packed, or the release build of this checkout."""

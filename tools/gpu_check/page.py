@@ -92,6 +92,12 @@ def _programs(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _kernels(answer: dict[str, Any]) -> list[str]:
+    lines = [f"{answer['cases']} cases. Each call launched as many kernels as it declares.", ""]
+    lines += ["| call | launches |", "| --- | --- |"]
+    return lines + [f"| {call} | {seen} |" for call, seen in answer["launches"].items()]
+
+
 def _self_test(answer: dict[str, Any]) -> list[str]:
     lines = [answer["waits"], "", "| dtype | calls | ms |", "| --- " * 3 + "|"]
     for row in answer["rows"]:
@@ -119,6 +125,7 @@ _ROWS = {
     "first_call": _first_call,
     "self_test": _self_test,
     "compress": _compress,
+    "kernels": _kernels,
     "programs": _programs,
     "staging": _staging,
 }

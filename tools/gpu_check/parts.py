@@ -147,8 +147,13 @@ FEW_SEEDS = {"GTOPK_SEEDS": "0.05"}
 
 
 def _kernels(machine: Machine, small: bool, deadline: float) -> Answer:
-    """Every call of the kernels' library, against the CPU's functions, bit for bit."""
-    return _plain(machine.kernel_tests(deadline, **(FEW_SEEDS if small else {})))
+    """Every call of the kernels' library, against the CPU's functions, bit for bit, and against the
+    number of launches that it declares.
+    """
+    answer = _plain(machine.kernel_tests(deadline, **(FEW_SEEDS if small else {})))
+    if not answer["launches"]:
+        raise CheckError("test_kernels compared no launches with what their calls declare")
+    return answer
 
 
 def _sanitized(tool: str, *, with_bits: bool) -> Callable[[Machine, bool, float], Answer]:

@@ -11,9 +11,11 @@
 #include <typeinfo>
 #include <vector>
 
+#include "src/cuda/launches.hpp"
 #include "src/cuda/typed_calls.hpp"
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/ending.hpp"
+#include "tests/gtopk/value/all_types.hpp"
 #include "tests/gtopk/value/reference.hpp"
 #include "tests/support/host_executor.hpp"
 
@@ -26,7 +28,7 @@ using testing::HostExecutor;
 class CountingExecutor {
  public:
   [[nodiscard]] static std::uint64_t wide() { return 1; }
-  [[nodiscard]] int count() const { return count_; }
+  [[nodiscard]] std::uint64_t count() const { return count_; }
 
   template <class Kernel>
   void launch(std::uint64_t /*blocks*/, const Kernel& /*kernel*/) {
@@ -34,54 +36,68 @@ class CountingExecutor {
   }
 
  private:
-  int count_ = 0;
+  std::uint64_t count_ = 0;
 };
 
-template <class Call>
-int launches_of(Call call) {
+/// As counted, which is as declared.
+template <class Call, class Launch>
+std::uint64_t launches_of(const Call& call, Launch launch) {
   CountingExecutor executor;
-  call(executor);
+  launch(executor, call);
+  const cuda::Launches declared = cuda::launches_of(call);
+  EXPECT_EQ(executor.count(), declared.count) << declared.call;
   return executor.count();
 }
 
 template <class T = float>
-int launches_of_selection(SelectionRule::Kind kind, std::uint64_t d = 0) {
+std::uint64_t launches_of_selection(SelectionRule::Kind kind, std::uint64_t d = 0) {
   cuda::SelectCall call;
+  call.acc.dtype = testing::kTypeOf<T>;
   call.acc.d = d;
   call.rule = {.kind = kind, .k = 1, .most = 2, .stride = 1, .block = 1};
-  return launches_of([&](auto& executor) { cuda::select<T>(executor, call); });
+  return launches_of(call, [](auto& executor, const auto& one) { cuda::select<T>(executor, one); });
 }
 
 TEST(Launches, OfSelectionsAreFew) {
   using Kind = SelectionRule::Kind;
-  EXPECT_EQ(launches_of_selection(Kind::kExact), 6);
-  EXPECT_EQ(launches_of_selection(Kind::kExact, 1'000'000), 9);
-  EXPECT_EQ(launches_of_selection<double>(Kind::kExact, 1'000'000), 12);
-  EXPECT_EQ(launches_of_selection(Kind::kNormal), 7);
-  EXPECT_EQ(launches_of_selection(Kind::kSample), 9);
-  EXPECT_EQ(launches_of_selection(Kind::kThreshold), 6);
+  EXPECT_EQ(launches_of_selection(Kind::kExact), 6U);
+  EXPECT_EQ(launches_of_selection(Kind::kExact, 1'000'000), 9U);
+  EXPECT_EQ(launches_of_selection<double>(Kind::kExact, 1'000'000), 12U);
+  EXPECT_EQ(launches_of_selection(Kind::kNormal), 7U);
+  EXPECT_EQ(launches_of_selection(Kind::kSample), 9U);
+  EXPECT_EQ(launches_of_selection(Kind::kThreshold), 6U);
   for (const Kind kind : {Kind::kNormal, Kind::kSample, Kind::kThreshold}) {
-    EXPECT_EQ(launches_of_selection(kind, 1'000'000), 9);
-    EXPECT_EQ(launches_of_selection<double>(kind, 1'000'000), kind == Kind::kSample ? 15 : 12);
+    EXPECT_EQ(launches_of_selection(kind, 1'000'000), 9U);
+    EXPECT_EQ(launches_of_selection<double>(kind, 1'000'000), kind == Kind::kSample ? 15U : 12U);
   }
-  EXPECT_EQ(launches_of_selection(Kind::kBlocks), 3);
+  EXPECT_EQ(launches_of_selection(Kind::kBlocks), 3U);
 }
 
 TEST(Launches, OfOtherCallsAreFew) {
   const EditCounts counts;
   cuda::CommitCall commit;
   commit.counts = &counts;
-  EXPECT_EQ(launches_of([&](auto& executor) { cuda::commit<float>(executor, commit); }), 3);
+  EXPECT_EQ(launches_of(commit, [](auto& to, const auto& one) { cuda::commit<float>(to, one); }),
+            3U);
   cuda::CommitWholeCall whole;
   whole.counts = &counts;
-  EXPECT_EQ(launches_of([&](auto& executor) { cuda::commit_whole<float>(executor, whole); }), 1);
-  EXPECT_EQ(launches_of([](auto& executor) { cuda::accumulate<float>(executor, {}); }), 1);
-  EXPECT_EQ(launches_of([](auto& executor) { cuda::gather<float>(executor, {}); }), 1);
-  EXPECT_EQ(launches_of([](auto& executor) { cuda::sketch<float>(executor, {}); }), 4);
+  EXPECT_EQ(
+      launches_of(whole, [](auto& to, const auto& one) { cuda::commit_whole<float>(to, one); }),
+      1U);
+  EXPECT_EQ(launches_of(cuda::AccumulateCall{},
+                        [](auto& to, const auto& one) { cuda::accumulate<float>(to, one); }),
+            1U);
+  EXPECT_EQ(launches_of(cuda::GatherCall{},
+                        [](auto& to, const auto& one) { cuda::gather<float>(to, one); }),
+            1U);
+  EXPECT_EQ(launches_of(cuda::SketchCall{},
+                        [](auto& to, const auto& one) { cuda::sketch<float>(to, one); }),
+            4U);
   cuda::FindCall find;
   find.d = 1'000'000;
   find.most = 1;
-  EXPECT_EQ(launches_of([&](auto& executor) { cuda::find<float>(executor, find); }), 2 + 9);
+  EXPECT_EQ(launches_of(find, [](auto& to, const auto& one) { cuda::find<float>(to, one); }),
+            2U + 9U);
 }
 
 /// Notes the kernels, and launches nothing.

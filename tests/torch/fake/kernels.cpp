@@ -2,8 +2,9 @@
 // host executor on the stream's thread. Only they and copies find the device's memory.
 //
 // FAKE_DEVICE_KERNEL=wrong:select changes a bit of what each select has written; crash:select ends
-// the process there, and with hang:select it never ends.
+// the process there, and with hang:select it never ends; more:select launches one kernel more.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -80,7 +81,11 @@ class Loader {
   }
 };
 
-/// Counts launches of kernels that nobody has loaded.
+std::atomic<std::uint64_t> launches = 0;
+
+std::uint64_t launched() { return launches; }
+
+/// Counts launches, and those of kernels that nobody has loaded.
 class Executor {
  public:
   explicit Executor(std::uint64_t seed) : executor_(seed, kWide) {}
@@ -91,6 +96,7 @@ class Executor {
       fake::count("launched_unloaded");
     }
     executor_.launch(blocks, kernel);
+    ++launches;
   }
 
  private:
@@ -112,7 +118,8 @@ int on_stream(const char* name, void* stream, DataType type, Task task) {
   }
   const bool wrong = shall("wrong", name);
   const bool crashes = shall("crash", name);
-  const auto run = [type, task, wrong, crashes] {
+  const bool more = shall("more", name);
+  const auto run = [type, task, wrong, crashes, more] {
     static std::uint64_t seed = 0;  // one thread runs all streams
     Executor executor(++seed);
     void* result = nullptr;
@@ -134,6 +141,9 @@ int on_stream(const char* name, void* stream, DataType type, Task task) {
     }
     if (crashes) {
       std::abort();
+    }
+    if (more) {
+      executor.launch(1, gtopk::sparse::device::Nothing{});
     }
   };
   auto& on = *static_cast<fake::Stream*>(stream);
@@ -280,6 +290,7 @@ extern "C" const gtopk::cuda::Calls* gtopk_cuda_calls() {
                                              sketch_workspace_bytes,
                                              sketch,
                                              find,
-                                             load};
+                                             load,
+                                             launched};
   return &kCalls;
 }
