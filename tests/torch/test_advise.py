@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+import torch.distributed as dist
 from gtopk.training.advise import _WAYS, kind_of
 from ranks import Rank, RankSet
 from torch import nn
@@ -54,6 +55,14 @@ def check_types_add_up_and_steps_are_left_out(me: Rank) -> None:
     for whole, one, other in zip(advice.rows, *parts, strict=True):
         assert whole["bytes"] == one["bytes"] + other["bytes"]
         assert whole["step_seconds"] is None
+
+
+def check_ranks_may_have_their_types_in_any_order(me: Rank) -> None:
+    parts = [nn.Linear(64, 64), nn.Linear(32, 32).bfloat16()]
+    rows = gtopk.advise(nn.Sequential(*(parts if me.rank % 2 else parts[::-1]))).rows
+    first = [rows]
+    dist.broadcast_object_list(first, src=0)
+    assert rows == first[0]
 
 
 def check_what_is_wrong_is_told(me: Rank) -> None:

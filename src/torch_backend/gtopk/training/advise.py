@@ -130,7 +130,8 @@ def advise(
         real = as_real(each)
         sizes[real.dtype] = sizes.get(real.dtype, 0) + real.numel()
     # Sort, as dictionaries keep the order of parameters, in which ranks' models may differ.
-    said = sorted((f"elements of {dtype} are", str(size)) for dtype, size in sizes.items())
+    sizes = dict(sorted(sizes.items(), key=str))
+    said = [(f"elements of {dtype} are", str(size)) for dtype, size in sizes.items()]
     check_alike(said, group, _ALIKE)
     kind = kind_of(module)
     rows = []
