@@ -396,6 +396,8 @@ def check_bad_calls(me: Rank) -> None:
         dist.all_reduce(torch.ones(4), dist._make_nccl_premul_sum(torch.ones(1).cfloat()))
     with pytest.raises(ValueError, match="no reduction of dtype Float8_e5m2"):
         direct([torch.ones(4).to(torch.float8_e5m2)])
+    with pytest.raises(ValueError, match="only a receive has a source rank"):
+        dist.all_reduce(torch.ones(4), async_op=True)._source_rank()
     with pytest.raises(ValueError, match=r"output \d to match the input"):
         dist.all_gather([torch.empty(5) for _ in range(me.size)], torch.ones(4))
     usable(me)

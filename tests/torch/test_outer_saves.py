@@ -181,6 +181,10 @@ def check_what_cannot_be_loaded_says_why_and_changes_nothing(me: Rank) -> None:
         lost.write_bytes(b"of another program")
     dist.barrier()
     refused(r"replica-2.pt is damaged", outer.optimizer)
+    if me.rank == 0:
+        torch.save({"model": {}}, lost)
+    dist.barrier()
+    refused(r"replica-2.pt is not a file of gtopk.save", outer.optimizer)
 
 
 def check_settings_newer_than_a_state_were_at_their_defaults(me: Rank) -> None:

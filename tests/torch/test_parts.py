@@ -340,6 +340,7 @@ def check_profiler_titles(me: Rank) -> None:
 
 
 def check_parts_that_do_not_fit(me: Rank) -> None:
+    world = dist.distributed_c10d._get_default_group()
     four = [torch.ones(3) for _ in range(4)]
     wrong = {
         "one per rank, given 3": lambda: dist.reduce_scatter(torch.ones(3), four[:3]),
@@ -353,6 +354,12 @@ def check_parts_that_do_not_fit(me: Rank) -> None:
         ),
         "one per rank, given 2": lambda: dist.all_to_all(four[:2], four[:2]),
         "BAND": lambda: dist.reduce_scatter(torch.ones(3), four, ReduceOp.BAND),
+        "as many outputs as inputs, given 2 and 1": lambda: world.allgather_coalesced(
+            [four[:2]] * 4, four[:1]
+        ),
+        "output 0 of rank 1 to match input 0": lambda: world.allgather_coalesced(
+            [[torch.ones(2 if rank == 1 else 3)] for rank in range(4)], four[:1]
+        ),
     }
     for words, call in wrong.items():
         with pytest.raises(ValueError, match=words):
