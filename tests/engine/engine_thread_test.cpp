@@ -65,6 +65,8 @@ TEST(Lookups, ThatDoNotReturnAreLeftToThemselvesAndNobodyHearsOfThem) {
   std::promise<void> done;
   std::promise<void> asked;
   std::atomic<int> heard{0};
+  auto queued = std::make_shared<int>();
+  const std::weak_ptr<int> dropped = queued;
   {
     engine::Lookups lookups;
     const auto found = [&](const engine::PeerRecord&, const std::string&) { ++heard; };
@@ -77,9 +79,12 @@ TEST(Lookups, ThatDoNotReturnAreLeftToThemselvesAndNobodyHearsOfThem) {
           return engine::PeerRecord{};
         },
         found);
-    lookups.run([](const std::stop_token&) { return engine::PeerRecord{}; }, found);
+    lookups.run(
+        [queued = std::move(queued)](const std::stop_token&) { return engine::PeerRecord{}; },
+        found);
     asked.get_future().wait();
   }
+  EXPECT_TRUE(dropped.expired());
   released.set_value();
   done.get_future().wait();
   EXPECT_EQ(heard, 0);

@@ -118,7 +118,10 @@ TEST(FailureAcks, OfAFailureThatCameBeforeItsGroupAreNotAwaitedASecondTime) {
   ranks.engine(1).abort_group(*there, Error(ErrorKind::kAborted, "the reason"));
   ranks.leave(1);
   ranks.run_for(std::chrono::seconds(3));
+  // Another group is about to be made, which must not make this rank forget it.
+  const std::uint32_t another = ranks.engine(0).reserve_group_id();
   const auto here = ranks.engine(0).add_group(spec_of(0, ids));
+  ranks.engine(0).release_group_id(another);
   ASSERT_TRUE(here->failure.has_value());
   const transport::TimePoint before = ranks.now();
   ranks.run_until([&] { return ranks.engine(0).all_have_heard(); });

@@ -68,3 +68,9 @@ def test_the_docstring_of_the_state_explains_every_argument() -> None:
 def test_an_unknown_argument_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'densities'"):
         gtopk.SparseState([("w", torch.nn.Parameter(torch.zeros(9)))], densities=0.1)
+
+
+def test_settings_of_an_outer_optimizer_are_passed_by_name() -> None:
+    shown = inspect.signature(gtopk.OuterOptimizer).parameters.values()
+    positional = [each.name for each in shown if each.kind == each.POSITIONAL_OR_KEYWORD]
+    assert positional == ["inner", "model", "preset", "group"]

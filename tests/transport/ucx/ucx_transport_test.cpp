@@ -100,6 +100,21 @@ TEST_P(UcxTransportTest, WaitingForSpaceInThePeersQueueIsASleep) {
   }
 }
 
+// An idle engine would spin for ever.
+TEST(UcxTransport, EndOfAPeer_LeavesNothingToDo) {
+  Mesh mesh(2, {.settings = {{"TLS", "tcp,self"}}});
+  Message in(std::size_t{5});
+  in.recv(mesh[1], mesh.ids[1][0], 1);
+  Message out("hello");
+  out.send(mesh[0], mesh.ids[0][1], 1);
+  const auto move = [&] { return mesh.move(); };
+  ASSERT_TRUE(progress_until(move, [&] { return in.done() && out.done(); }));
+  mesh.close(0);
+  const auto progress = [&] { return mesh[1].progress(); };
+  ASSERT_TRUE(progress_until(progress, [&] { return !mesh[1].take_failures().empty(); }));
+  EXPECT_TRUE(progress_until([] { return true; }, [&] { return !progress(); }));
+}
+
 /// A loopback port that accepts and at once resets every connection, as the kernel does for a
 /// process that is killed while others connect to it.
 class ResettingPort {
