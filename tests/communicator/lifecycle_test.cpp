@@ -68,6 +68,19 @@ TEST(Lifecycle, AGroupNeedsAProcess) {
   }
 }
 
+TEST(Lifecycle, RankThatIsNoneOfItsGroups_IsRefusedBeforeAnythingIsSent) {
+  run_forked_ranks(1, [](ForkedRank&) {
+    try {
+      const Communicator group(Process::start(), {.name = "small", .rank = 2, .size = 2});
+      FAIL() << "a group of two ranks has a third one";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      EXPECT_THAT(error.what(),
+                  testing::HasSubstr("group 'small': rank 2 is out of range for 2 ranks"));
+    }
+  });
+}
+
 // A deadline that is computed from it must not lie in the past.
 TEST(Lifecycle, ATimeoutWithoutEndIsOne) {
   run_forked_ranks(1, [](ForkedRank&) {

@@ -34,8 +34,13 @@ std::vector<Value> rounded(std::vector<Value> values) {
 
 template <class Value>
 Bytes written(const std::vector<Value>& values) {
-  Bytes bytes(As4Bit::bytes<Value>(values.size()));
+  constexpr std::byte kUntouched{0xA5};
+  const std::size_t size = As4Bit::bytes<Value>(values.size());
+  Bytes bytes(size + 2 * sizeof(Value), kUntouched);
   As4Bit::write(values.data(), values.size(), bytes.data());
+  for (; bytes.size() > size; bytes.pop_back()) {
+    EXPECT_EQ(bytes.back(), kUntouched) << "byte " << bytes.size() << " of " << size;
+  }
   return bytes;
 }
 
@@ -100,6 +105,7 @@ TEST(FourBits, BlocksHave64EntriesOfWhatIsLeft) {
   EXPECT_EQ(rounded(values)[64], -48 * unit);
   EXPECT_EQ(rounded(values)[65], 127 * unit);
   EXPECT_EQ(written(rounded(values)).size(), 34U + 3U);
+  EXPECT_EQ(written(Floats(128, 127)).size(), 2 * 34U);
 }
 
 TEST(FourBits, WhatNoBlockHasIsRefused) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <latch>
 #include <set>
 #include <string>
@@ -238,7 +239,7 @@ LaunchEnvironment as_rank(LaunchEnvironment environment, std::uint32_t rank) {
   return environment;
 }
 
-TEST(JoinRendezvous, RanksLeaveAndJoinAgainInAnyOrder) {
+void leave_and_join_again() {
   const LaunchEnvironment environment = job_of_two();
   for (int round = 0; round < 3; ++round) {
     auto first = join_rendezvous(environment, kLimit);
@@ -259,6 +260,15 @@ TEST(JoinRendezvous, RanksLeaveAndJoinAgainInAnyOrder) {
     EXPECT_EQ(got, "yes");
     again.reset();
   }
+}
+
+TEST(JoinRendezvous, RanksLeaveAndJoinAgainInAnyOrder) { leave_and_join_again(); }
+
+// The server that others have not left yet is found again by its secret.
+TEST(JoinRendezvous, RanksWithASecret_LeaveAndJoinAgainInAnyOrder) {
+  setenv("GTOPK_SECRET", "one of at least sixteen bytes", 1);
+  leave_and_join_again();
+  unsetenv("GTOPK_SECRET");
 }
 
 TEST(JoinRendezvous, ThePortIsFreeWhenNobodyIsLeft) {
