@@ -272,6 +272,27 @@ TEST(Directory, thatFailedOnce_isAskedAgainWhetherARankHasLeft) {
       << received->text();
 }
 
+// Each question may take its whole timeout, and delays the lookups of addresses.
+TEST(Directory, thatFails_isAskedEveryTenSeconds) {
+  InprocRanks ranks(3, all_eager());
+  ranks.freeze(2);
+  ranks.directory()[2].reset();
+  reference::Bytes buffer(8);
+  engine::OperationSpec receive(gtopk::recv(buffer, 2, 7));
+  receive.timeout = std::chrono::minutes(10);
+  const SharedEnding received = ranks.submit(0, std::move(receive));
+  ranks.run_for(std::chrono::seconds(11));
+  const std::uint64_t before = ranks.failed_lookups();
+  EXPECT_GE(before, 1U);
+  ranks.run_for(std::chrono::minutes(1));
+  EXPECT_FALSE(received->ended);
+  EXPECT_GE(ranks.failed_lookups() - before, 5U);
+  EXPECT_LE(ranks.failed_lookups() - before, 6U);
+  ranks.run_all();
+  ASSERT_TRUE(received->error.has_value());
+  EXPECT_EQ(received->error->kind(), ErrorKind::kTimeout) << received->text();
+}
+
 /// A receive on rank 1 that nobody serves.
 SharedEnding time_out(InprocRanks& ranks) {
   reference::Bytes buffer(8);

@@ -109,6 +109,7 @@ std::vector<std::shared_ptr<Group>> InprocRanks::make_group(
         after_lookup_(members.at(place));
         return *record;
       }
+      ++failed_lookups_;
       throw Error(ErrorKind::kBootstrap, "the directory is gone");
     };
     groups.push_back(engine(members[place]).add_group(std::move(spec)));

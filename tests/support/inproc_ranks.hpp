@@ -60,6 +60,7 @@ class InprocRanks {
   }
   /// What each rank has published: an address, or that it has left. Unset: lookups of it fail.
   [[nodiscard]] std::vector<std::optional<engine::PeerRecord>>& directory() { return directory_; }
+  [[nodiscard]] std::uint64_t failed_lookups() const { return failed_lookups_; }
   /// What happens right after a rank was looked up in the directory.
   void after_lookup(std::function<void(std::uint32_t)> happens) {
     after_lookup_ = std::move(happens);
@@ -138,6 +139,7 @@ class InprocRanks {
   Endings endings_;
   std::uint32_t idle_ = 0;
   std::optional<transport::TimePoint> horizon_;  ///< time does not jump past it
+  std::uint64_t failed_lookups_ = 0;
 };
 
 }  // namespace gtopk::support

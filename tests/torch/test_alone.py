@@ -36,6 +36,13 @@ def check_a_backend_of_its_own(me: Rank) -> None:
     gradient = torch.tensor([0.0, 1.0 + me.rank, 0.5])
     backend.sparse_all_reduce([gradient], SparseOptions(k=1)).wait()
     assert gradient.tolist() == [0.0, 3.0, 0.0]
+    for pieces, words in (
+        ([], "takes at least one tensor, given none"),
+        ([torch.ones(2), torch.ones(2).double()], "takes one dtype, given float and double"),
+        ([torch.ones(4)[::2], torch.ones(2)], "takes contiguous tensors, given one of sizes"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            backend.sparse_all_reduce(pieces, SparseOptions(k=1))
     assert backend.statistics()["operations"] >= 5
     assert backend.get_error().name == "SUCCESS"
     backend.shutdown()
