@@ -11,7 +11,7 @@ import matplotlib
 import pytest
 import torch
 from arrows import ROOT
-from reproduce_entries import baselines
+from reproduce_entries import baselines, gtopk_exchanges, steps
 from reproduce_entries.bytes_sent import PARAMETERS, demo_megabytes, fewest_bits, link_seconds
 from reproduce_entries.codec_error import error, linear, statistical
 from reproduce_entries.command import main, parse, records_of
@@ -237,7 +237,7 @@ def test_baselines_are_read_from_the_benchmarks_table():
     said = "\n".join(
         ["no_sync 5.0 4.0 0.0 0.0 0.1 ", *rows, "# of rank 0", "gloo 1 2", "cores busy 40%"]
     )
-    found = baselines.parsed(said)
+    found = steps.parsed(said, baselines.WAYS)
     assert found["busy"] == 0.4
     assert found["ways"]["no_sync"] == [5.0, 4.0, 0.1]
     assert found["ways"]["gloo-4"] == [27.0, 25.5, 29.5]
@@ -250,6 +250,38 @@ def test_baselines_are_read_from_the_benchmarks_table():
         Record(*pair, "", 0, "") for pair in zip(cells, [slower, found, slower], strict=True)
     ]
     assert baselines.best(records, "gloo") == (17.0, 15.5, 19.5, 1.0)
+
+
+def test_program_that_was_not_built_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(steps, "BUILT", tmp_path)
+    with pytest.raises(RuntimeError, match="--target gtopk-bench-exchange"):
+        steps.program("gtopk-bench-exchange")
+
+
+def test_dense_benchmark_is_read():
+    rows = (
+        "backend min(ms) p50(ms)",
+        "  gtopk  10.0  12.5  13.0  1.0",
+        "   gloo 9.0 14.0 15.0 1.0",
+    )
+    text = "\n".join(("# dense", *rows, "gtopk/gloo pair by pair: min 1", "# cores busy 40%"))
+    assert gtopk_exchanges.dense_parsed(text) == {"busy": 0.4, "gtopk": 0.0125, "gloo": 0.014}
+
+
+def test_exchange_that_was_run_precedes_the_virtual_one():
+    about = {"model": "AlexNet", "d": 61_100_000}
+    lists = {"part": "lists", **about, "rate": "1gbit", "ranks": 4}
+    virtual = {"4": {"links": 0.005, "computing": 0.001}, "8": {"links": 0.007, "computing": 0.002}}
+    records = [
+        Record(lists, {"mean_seconds": 0.008, "model_seconds": 0.005, "busy": 0.5}, "", 0.0, ""),
+        Record({"part": "virtual", **about}, virtual, "", 0.0, ""),
+    ]
+    assert gtopk_exchanges.exchange_seconds(records, "AlexNet", 4) == 0.008
+    assert gtopk_exchanges.exchange_seconds(records, "AlexNet", 8) == pytest.approx(0.009)
+    assert gtopk_exchanges.exchange_seconds(records, "VGG-16", 8) is None
+    assert gtopk_exchanges.over_link(records) == {("AlexNet", "1gbit", 4): pytest.approx(1.6)}
+    # A ring of 4 ranks sends 1.5 times all 4 d bytes.
+    assert gtopk_exchanges.wire_speed(1e6, 4) == pytest.approx(0.048)
 
 
 def test_gaussian_threshold_fits_a_normal_vector_and_no_other():

@@ -5,11 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -17,6 +19,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "gtopk/collectives.hpp"
 #include "gtopk_version.hpp"
 #include "src/collectives/routes.hpp"
 #include "src/engine/compute.hpp"
@@ -49,6 +52,8 @@ struct Options {
   std::uint32_t measured = 64;
   std::vector<double> within = {1, 0.25};    ///< microseconds, nanoseconds per byte
   std::vector<double> between = {31, 83.8};  ///< of the lab at 100 Mbit/s (docs/lab.md)
+  std::vector<std::string> algorithms;
+  bool preselected = false;
   std::string json;
 };
 
@@ -108,6 +113,58 @@ class Links {
   std::vector<Ends> of_ranks_;
 };
 
+/// One rank's call, and what it works on.
+class Input {
+ public:
+  explicit Input(std::uint32_t ranks, const std::string& algorithm, const Options& options,
+                 std::mt19937_64& random)
+      : d_(options.d),
+        lists_({.k = options.k, .algorithm = algorithm, .wire = options.wire}),
+        preselected_(options.preselected) {
+    if (preselected_) {
+      std::set<std::uint32_t> chosen;
+      while (chosen.size() < options.k) {
+        chosen.insert(static_cast<std::uint32_t>(random() % d_));
+      }
+      indices_.assign(chosen.begin(), chosen.end());
+      // What any algorithm may give; most give k entries at most.
+      result_indices_.resize(options.k * ranks);
+      result_values_.resize(options.k * ranks);
+    }
+    values_.resize(preselected_ ? options.k : d_);
+    for (float& value : values_) {
+      value = static_cast<float>(static_cast<std::int64_t>(random())) * 0x1p-63F;
+    }
+  }
+
+  [[nodiscard]] gtopk::Collective collective() {
+    if (preselected_) {
+      const gtopk::Preselected entries{indices_, values_, result_indices_, result_values_, &count_};
+      return gtopk::exchange(entries, d_, lists_);
+    }
+    sparse::SparseCall call;
+    call.tensor = sparse::Segments<void>(values_.data());
+    call.d = d_;
+    call.options = lists_;
+    return sparse::collective(call);
+  }
+  [[nodiscard]] bool has_the_result_of(const Input& other) const {
+    return preselected_ ? count_ == other.count_ && result_indices_ == other.result_indices_ &&
+                              result_values_ == other.result_values_
+                        : values_ == other.values_;
+  }
+
+ private:
+  std::uint64_t d_;
+  gtopk::SparseOptions lists_;
+  bool preselected_;
+  std::vector<std::uint32_t> indices_;
+  std::vector<float> values_;  // of the entries; or all, and then the result
+  std::vector<std::uint32_t> result_indices_;
+  std::vector<float> result_values_;
+  std::uint64_t count_ = 0;
+};
+
 /// Virtual seconds from the call to its end on the last rank.
 double run_in_virtual_time(std::uint32_t ranks, const std::string& algorithm, const Costs& costs,
                            const Options& options) {
@@ -129,21 +186,15 @@ double run_in_virtual_time(std::uint32_t ranks, const std::string& algorithm, co
   }
 
   std::mt19937_64 random(1);
-  std::vector<std::vector<float>> tensors(ranks, std::vector<float>(options.d));
+  std::deque<Input> inputs;
   std::vector<std::shared_ptr<engine::Group>> groups;
   std::uint32_t ended = 0;
   std::exception_ptr failure;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    for (float& value : tensors[rank]) {
-      value = static_cast<float>(static_cast<std::int64_t>(random())) * 0x1p-63F;
-    }
+    inputs.emplace_back(ranks, algorithm, options, random);
     spec.rank = rank;
     groups.push_back(engines[rank]->add_group(spec));
-    sparse::SparseCall call;
-    call.tensor = gtopk::sparse::Segments<void>(tensors[rank].data());
-    call.d = options.d;
-    call.options = {.k = options.k, .algorithm = algorithm, .wire = options.wire};
-    engine::OperationSpec operation(sparse::collective(call));
+    engine::OperationSpec operation(inputs.back().collective());
     operation.timeout = std::chrono::hours(1);
     operation.done = [&](const std::exception_ptr& error) {
       ++ended;
@@ -167,8 +218,8 @@ double run_in_virtual_time(std::uint32_t ranks, const std::string& algorithm, co
     std::rethrow_exception(failure);
   }
   const double seconds = std::chrono::duration<double>(fabric.clock().now() - begin).count();
-  for (const std::vector<float>& tensor : tensors) {
-    if (tensor != tensors.front()) {
+  for (const Input& input : inputs) {
+    if (!input.has_the_result_of(inputs.front())) {
       throw std::runtime_error("ranks have different results");
     }
   }
@@ -185,12 +236,21 @@ struct Row {
   [[nodiscard]] double links() const { return (price.latency + price.transfer) * 1e-9; }
 };
 
+/// Without what preselected lists spare a rank: selecting, and writing the result back.
+sparse::Work of_lists(sparse::Work work) {
+  work.selected = work.picked = work.committed = work.applied = 0;
+  return work;
+}
+
 std::vector<Row> rows_of(std::uint32_t ranks, const Costs& costs, const Options& options) {
   const collectives::Routes routes{engine::HostMap(hosts_of(ranks, options))};
   std::vector<Row> rows;
   for (const gtopk::Choice& choice : gtopk::algorithms()) {
     const sparse::AlgorithmRow& algorithm = sparse::algorithm_registry().find(choice.name);
-    if (algorithm.cost == nullptr) {
+    const bool wanted =
+        options.algorithms.empty() ||
+        std::ranges::find(options.algorithms, choice.name) != end(options.algorithms);
+    if (algorithm.cost == nullptr || !wanted) {
       continue;
     }
     sparse::CriticalPath path({.routes = &routes,
@@ -199,7 +259,8 @@ std::vector<Row> rows_of(std::uint32_t ranks, const Costs& costs, const Options&
                                .type = {DataType::kFloat32, 4},
                                .codec = &sparse::codec_registry().find(options.wire).codec});
     algorithm.cost(path);
-    Row row{std::string(choice.name), ranks, path.work(), price(path.work(), costs), {}};
+    const sparse::Work work = options.preselected ? of_lists(path.work()) : path.work();
+    Row row{std::string(choice.name), ranks, work, price(work, costs), {}};
     if (ranks > 1 && ranks <= options.measured) {
       row.measured = run_in_virtual_time(ranks, row.algorithm, costs, options);
     }
@@ -221,11 +282,13 @@ void run(const Options& options) {
                         {"wire", options.wire},
                         {"ranks_per_host", options.each},
                         {"in_turn", options.in_turn},
+                        {"preselected", options.preselected},
                         {"rows", nlohmann::json::array()}};
   fmt::print(
-      "# d {}, k {}, {}, {} ranks a host{}; within: {} us, {} ns/B; between: {} us, {} ns/B\n",
-      options.d, options.k, options.wire, options.each, options.in_turn ? " in turn" : "",
-      options.within[0], options.within[1], options.between[0], options.between[1]);
+      "# d {}, k {}{}, {}, {} ranks a host{}; within: {} us, {} ns/B; between: {} us, {} ns/B\n",
+      options.d, options.k, options.preselected ? " preselected" : "", options.wire, options.each,
+      options.in_turn ? " in turn" : "", options.within[0], options.within[1], options.between[0],
+      options.between[1]);
   fmt::print(
       "# ns an element: select {:.2f}, add {:.2f}, commit {:.2f}; an entry: code {:.1f}, "
       "merge {:.1f}, unite {:.1f}\n",
@@ -283,6 +346,10 @@ int main(int argc, char** argv) {
   app.add_option("--between", options.between, "alpha (us) and beta (ns/B) between hosts")
       ->expected(2)
       ->capture_default_str();
+  app.add_option("--algorithms", options.algorithms, "these only");
+  app.add_flag("--preselected", options.preselected,
+               "ranks exchange lists that they have; the model has neither selecting nor writing "
+               "back");
   app.add_option("--json", options.json, "also write the rows to this file");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
-from reproduce_entries import ROOT
 from reproduce_entries.entry import Cell, Check, Entry, Records, Result, results
 from reproduce_entries.page import COLOURS, table
+from reproduce_entries.steps import MOST_BUSY, timed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BENCHMARK = ROOT / "tools" / "bench" / "run"
-MOST_BUSY = 0.8  # of the cores; docs/lab.md allows no claim of time above it
 HEADERS = 1.08
 # What the benchmark calls each, and the share of float32's bytes that it sends by its arithmetic.
 WAYS = {
@@ -43,27 +38,8 @@ def cells(quick: bool) -> list[Cell]:
 
 def run(cell: Cell) -> Result:
     """Needs root."""
-    options = ["--hosts", str(cell["hosts"]), "--rate", cell["rate"], "--", "--net", "paced"]
-    options += ["-n", str(cell["turns"]), "--density", str(cell["density"])]
-    options += ["--bucket", str(cell["bucket"]), "--ways", *WAYS]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "ways", *options],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return parsed(done.stdout)
-
-
-def parsed(said: str) -> Result:
-    """Of tools/bench/ways.py: for each way [median, least, KB]; and how busy cores were."""
-    rows = said.partition("# of rank 0")[0]
-    found = {}
-    for name in ("no_sync", *WAYS):
-        (row,) = re.findall(rf"^{name} +(\S+) +(\S+) +\S+ +\S+ +(\S+)", rows, re.MULTILINE)
-        found[name] = [float(each) for each in row]
-    (busy,) = re.findall(r"cores busy (\d+)%", said)
-    return {"ways": found, "busy": int(busy) / 100}
+    options = ["--net", "paced", "--density", str(cell["density"]), "--bucket", str(cell["bucket"])]
+    return timed(WAYS, cell["hosts"], cell["rate"], cell["turns"], *options)
 
 
 def best(records: Records, way: str) -> tuple[float, float, float, float]:

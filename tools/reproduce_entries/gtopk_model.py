@@ -1,11 +1,12 @@
-"""Entry `gtopk-model`: gTop-k S-SGD's table, by its own link, cost formulas and computing times."""
+"""Entry `gtopk-model`: gTop-k S-SGD's table, by its own link, and with exchanges that are run."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from reproduce_entries.entry import Cell, Check, Entry, Records, Result
+from reproduce_entries import gtopk_exchanges as exchanges
+from reproduce_entries.entry import Cell, Check, Entry, Records, Result, results
 from reproduce_entries.page import COLOURS, table
 from reproduce_entries.ranks import counted
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALPHA, BETA = 0.436e-3, 9e-9  # seconds a message, and a byte
-DENSITY = 0.001
+DENSITY = exchanges.DENSITY
 RANKS = (4, 8, 16, 32)
 
 
@@ -70,11 +71,14 @@ def costs(d: float, ranks: int, entry_bytes: float) -> dict[str, float]:
 def cells(quick: bool) -> list[Cell]:
     size = {"ranks": 2, "d": 2**20 if quick else 2**24}
     link = {"alpha": ALPHA, "beta": BETA, "density": DENSITY}
-    return [{"part": "model", "kind": "replayed", **link, "list": size}]
+    model = {"part": "model", "kind": "replayed", **link, "list": size}
+    return [model, *exchanges.cells(quick)]
 
 
 def run(cell: Cell) -> Result:
-    """Counts the bytes of a list, then evaluates the costs."""
+    """Exchanges; or counts the bytes of a list, then evaluates the costs."""
+    if cell["part"] != "model":
+        return exchanges.run(cell)
     d = cell["list"]["d"]
     (found,) = counted([{"list": {"density": DENSITY, "algorithm": "gtopk"}, "d": d}])
     entry_bytes = found["bytes"] / round(DENSITY * d)
@@ -90,8 +94,21 @@ def speed(model: Model, seconds: float, compress: bool = True) -> float:
     return model.batch / (model.compute + (model.compress if compress else 0) + seconds)
 
 
+def model_of(records: Records) -> Result:
+    return results(records, "model")[0][1]
+
+
+def ways(records: Records, name: str, ranks: int) -> tuple[float, float] | None:
+    """Images a second by a dense ring at the speed of the wire, and with lists that were run."""
+    seconds, model = exchanges.exchange_seconds(records, name, ranks), MODELS[name]
+    if seconds is None:
+        return None
+    wire = exchanges.wire_speed(exchanges.SIZES[name], ranks)
+    return speed(model, wire, False), speed(model, seconds)
+
+
 def checks(records: Records) -> list[Check]:
-    known = records[0].result["seconds"]
+    known = model_of(records)["seconds"]
     found = []
     for name, model in MODELS.items():
         cost = known[name]["32"]
@@ -106,11 +123,75 @@ def checks(records: Records) -> list[Check]:
                 "say.",
             )
         )
+    ratios = exchanges.over_link(records)
+    for rate, said in exchanges.RATES.items():
+        some = {where: ratio for where, ratio in ratios.items() if where[1] == rate}
+        if some:
+            found.append(
+                Check(
+                    max(some.values()) <= exchanges.LONGER,
+                    f"at {said} lists take {min(some.values()):.2f} to {exchanges.worst(some)}, "
+                    "as long as α and β of that link say.",
+                )
+            )
+    slower = []
+    for name in MODELS:
+        for ranks in RANKS:
+            both = ways(records, name, ranks)
+            if both and both[1] <= both[0]:
+                slower.append(f"{name} with {ranks}")
+    if any(ways(records, name, RANKS[-1]) for name in MODELS):
+        found.append(
+            Check(
+                not slower,
+                "with exchanges that were run or virtual, gTop-k is no faster than a dense ring "
+                f"at the speed of the wire in {len(slower)} of {len(MODELS) * len(RANKS)} cases"
+                f"{': ' if slower else ''}{', '.join(slower)}.",
+            )
+        )
     return found
 
 
+def longest(records: Records) -> dict[str, str]:
+    """Whose exchange with four ranks is the largest part of an iteration, and which, per cent."""
+    shares = {}
+    for name, model in MODELS.items():
+        seconds = exchanges.exchange_seconds(records, name, RANKS[0])
+        if seconds is not None:
+            shares[name] = 100 * seconds / (model.compute + model.compress + seconds)
+    name = max(shares, key=lambda each: shares[each], default="none")
+    return {"longest": name, "share": f"{shares.get(name, 0):.1f}"}
+
+
+def run_table(records: Records) -> str:
+    """Images a second and GPU with exchanges that were run."""
+    rows = []
+    for name, model in MODELS.items():
+        for at, ranks in enumerate(RANKS):
+            both = ways(records, name, ranks)
+            if both is None:
+                continue
+            dense = exchanges.found(records, "dense", model=name, ranks=ranks)
+            own = min(dense["gtopk"], dense["gloo"]) if dense else None
+            rows.append(
+                (
+                    f"{name}, {ranks}",
+                    *(f"{each[at]:g}" for each in (model.dense, model.gtopk)),
+                    "" if own is None else f"{speed(model, own, False):.3g}",
+                    *(f"{each:.3g}" for each in both),
+                    f"{model.gtopk[at] / model.dense[at]:.2f}",
+                    f"{both[1] / model.dense[at]:.2f}",
+                    "" if own is None else f"{both[1] / speed(model, own, False):.2f}",
+                    f"{both[1] / both[0]:.2f}",
+                )
+            )
+    head = ("model, P", "published: dense", "gTop-k", "ours: dense", "wire-speed dense", "gTop-k")
+    over = ("published ×", "ours over their dense", "over our dense", "over wire speed")
+    return table((*head, *over), rows)
+
+
 def fields(records: Records) -> dict[str, str]:
-    known, entry_bytes = records[0].result["seconds"], records[0].result["entry_bytes"]
+    known, entry_bytes = (model_of(records)[name] for name in ("seconds", "entry_bytes"))
     speeds, times = [], []
     for name, model in MODELS.items():
         for at, ranks in enumerate(RANKS):
@@ -158,11 +239,16 @@ def fields(records: Records) -> dict[str, str]:
             times,
         ),
         "lstm": ", ".join(loses),
+        "k": f"{DENSITY:g}",
+        "run": run_table(records),
+        "measured": exchanges.measured_table(records),
+        **longest(records),
+        "fitted": exchanges.fitted(records),
     }
 
 
 def draw(records: Records, figure: Figure) -> None:
-    known = records[0].result["seconds"]
+    known = model_of(records)["seconds"]
     for axes, (name, model) in zip(figure.subplots(1, 4), MODELS.items(), strict=True):
         for i, (label, said, cost, compress) in enumerate(
             (
@@ -174,6 +260,10 @@ def draw(records: Records, figure: Figure) -> None:
             replayed = [speed(model, known[name][str(ranks)][cost], compress) for ranks in RANKS]
             axes.plot(RANKS, said, "o:", color=COLOURS[i], markersize=3)
             axes.plot(RANKS, replayed, "-", color=COLOURS[i], label=label)
+        run_too = [(ranks, ways(records, name, ranks)) for ranks in RANKS]
+        points = [(ranks, both[1]) for ranks, both in run_too if both]
+        if points:
+            axes.plot(*zip(*points, strict=True), "x", color=COLOURS[3], label="gTop-k, run")
         axes.set_xscale("log", base=2)
         axes.set_xticks(RANKS, [str(ranks) for ranks in RANKS])
         axes.set_ylim(bottom=0)
