@@ -1,7 +1,8 @@
 """Benchmark: a training step with each way to use gtopk, in turn, within one run.
 
 The net is an MLP whose layers differ in size; with --net paced its layers wait instead of
-computing, as if an accelerator did that, which leaves the cores to the exchanges. Every setting has
+computing, as if an accelerator did that, which leaves the cores to the exchanges; with --net
+paced-gpt-0.8m they have the parameters of that GPT of examples/convergence. Every setting has
 its own model, optimizer and state; a turn runs one step of each, in rotating order. Prints, next to
 the wall time, the time that the core spent selecting and committing, and a prediction: the step
 without any exchange (`no_sync`) plus what the planner predicts for an exchange that starts when the
@@ -34,7 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gtopk
 
 SIZES = (256, 1536, 512, 256, 1024, 64)
-PACE = 60e-9  # seconds of backward for a parameter: 0.1 s for all
+PACE = 60  # nanoseconds of backward for a parameter: 0.1 s for all
 WARM_UP = 9  # adaptive densities are chosen in the eighth
 
 
@@ -56,14 +57,14 @@ class Pause(torch.autograd.Function):
 
 
 class Paced(nn.Module):
-    """A layer of this many inputs and outputs."""
+    """A layer with a parameter of this shape, each element of which takes so long."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, shape: tuple[int, ...], pace: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(outputs, inputs))
-        self.seconds = PACE * self.weight.numel()
-        generator = torch.Generator().manual_seed(outputs + dist.get_rank())
-        noise = [torch.randn(outputs, inputs, generator=generator) for _ in range(4)]
+        self.weight = nn.Parameter(torch.zeros(shape))
+        self.seconds = pace * self.weight.numel()
+        generator = torch.Generator().manual_seed(shape[0] + dist.get_rank())
+        noise = [torch.randn(shape, generator=generator) for _ in range(4)]
         self.gradients = itertools.cycle(noise)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -71,11 +72,21 @@ class Paced(nn.Module):
         return Pause.apply(x, self.weight, self)
 
 
-def network(net: str) -> tuple[nn.Module, tuple[int, ...]]:
+def shapes_of_gpt(size: str) -> list[tuple[int, ...]]:
+    """Of the parameters of examples/convergence's GPT of this size."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples/convergence"))
+    from gpt import GPT, SIZES, corpus
+
+    with torch.device("meta"):
+        return [tuple(each.shape) for each in GPT(corpus().characters, SIZES[size]).parameters()]
+
+
+def network(net: str, scale: int, pace: float) -> tuple[nn.Module, tuple[int, ...]]:
     """Returns a model and the shape of one input.
 
-    layers: 1.6 million parameters in five layers of 66 to 787 thousand. paced: the same sizes, and
-    layers that take PACE for a parameter. demo: tools/demo's net.
+    layers: 1.6 million parameters in five layers of 66 to 787 thousand. paced: the same, with
+    sizes times `scale`, and layers whose backward takes `pace` seconds for a parameter.
+    paced-gpt-…: such layers for each parameter of that GPT. demo: tools/demo's net.
     """
     torch.manual_seed(0)
     if net == "demo":
@@ -83,9 +94,12 @@ def network(net: str) -> tuple[nn.Module, tuple[int, ...]]:
         from model import ResNet20
 
         return ResNet20(), (1, 8, 8)
-    if net == "paced":
-        sizes = itertools.pairwise(SIZES)
-        return nn.Sequential(*(Paced(*each) for each in sizes)), (1,)
+    if net.startswith("paced"):
+        sizes = itertools.pairwise(scale * each for each in SIZES)
+        shapes = [(after, before) for before, after in sizes]
+        if net != "paced":
+            shapes = shapes_of_gpt(net.removeprefix("paced-"))
+        return nn.Sequential(*(Paced(each, pace) for each in shapes)), (1,)
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(SIZES):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -100,12 +114,13 @@ def wrapped(way: Way) -> DistributedDataParallel:
 class Way:
     """One setting: forward, backward and step."""
 
-    def __init__(self, net: str, batch: int, bucket: float, make: Callable[[Way], None]) -> None:
-        """bucket: DDP's, in MiB; make: sets `call`, `optimizer` and what else differs."""
-        self.net, shape = network(net)
-        self.bucket = bucket
+    def __init__(self, options: argparse.Namespace, make: Callable[[Way], None]) -> None:
+        """make: sets `call`, `optimizer` and what else differs."""
+        self.net, shape = network(options.net, options.scale, 1e-9 * options.pace)
+        self.bucket = options.bucket
         self.elements = sum(each.numel() for each in self.net.parameters())
-        self.x = torch.randn(batch, *shape, requires_grad=net == "paced")
+        paced = options.net.startswith("paced")
+        self.x = torch.randn(options.batch, *shape, requires_grad=paced)
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
         self.call: nn.Module = self.net
         self.state: gtopk.SparseState | None = None
@@ -342,7 +357,10 @@ def main() -> None:
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--ways", nargs="+", help="these; default: all of gtopk on float32")
     parser.add_argument("--bucket", type=float, default=0.1, help="bucket_cap_mb of DDP")
-    parser.add_argument("--net", choices=("layers", "paced", "demo"), default="layers")
+    nets = ("layers", "paced", "paced-gpt-0.1m", "paced-gpt-0.8m", "demo")
+    parser.add_argument("--net", choices=nets, default="layers")
+    parser.add_argument("--scale", type=int, default=1, help="of the sizes of --net paced")
+    parser.add_argument("--pace", type=float, default=PACE, help="ns of backward for a parameter")
     parser.add_argument("--batch", type=int, default=256)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -371,7 +389,7 @@ def main() -> None:
     if arguments.ways:
         makers |= others
     ways = {
-        name: Way(arguments.net, arguments.batch, arguments.bucket, make)
+        name: Way(arguments, make)
         for name, make in makers.items()
         if not arguments.ways or name in ("no_sync", *arguments.ways)
     }

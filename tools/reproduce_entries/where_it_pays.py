@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reproduce_entries.entry import Cell, Check, Entry, Records, Result
+from reproduce_entries.entry import Cell, Check, Entry, Records, Result, results
 from reproduce_entries.page import COLOURS, table
+from reproduce_entries.steps import MOST_BUSY, timed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +43,34 @@ WORKS = {
 }
 
 
+class Point(NamedTuple):
+    """A set-up that is run: parameters, seconds of backward for each, Gbit/s."""
+
+    d: int
+    pace: float
+    link: float
+
+    @property
+    def work(self) -> Work:
+        return Work(self.d, self.d * self.pace / BACKWARD)
+
+
+HOSTS = 4
+SMALL = 1_638_400  # parameters of tools/bench/ways.py --net paced; --scale 2 has four times as many
+# Chosen by the model so that each way is the simplest best one somewhere, before any was run.
+POINTS = (
+    Point(SMALL, 60e-9, 0.1),
+    Point(SMALL, 400e-9, 0.1),
+    Point(SMALL, 30e-9, 1),
+    Point(SMALL, 60e-9, 1),
+    Point(4 * SMALL, 60e-9, 0.1),
+    Point(4 * SMALL, 10e-9, 1),
+)
+# What tools/bench/ways.py calls the ways, in the order of the model's; and one beside.
+RUN = {"fp32": "dense", "bf16": "bf16", "0.01": "model"}
+UNITS = "default unit"
+
+
 def dense(work: Work, ranks: int, link: float, value_bytes: int = 4) -> float:
     """A step whose ring overlaps with the backward as well as it can."""
     wire = 2 * (ranks - 1) * (ALPHA + work.d / ranks * value_bytes * 8e-9 / link)
@@ -59,10 +88,27 @@ def sparse(work: Work, ranks: int, link: float, density: float, free: bool = Fal
 
 def cells(quick: bool) -> list[Cell]:
     ranks = RANKS[:1] if quick else RANKS
-    return [{"part": "steps", "kind": "replayed", "ranks": list(ranks), "links": list(LINKS)}]
+    found: list[Cell] = [
+        {"part": "steps", "kind": "replayed", "ranks": list(ranks), "links": list(LINKS)}
+    ]
+    if not quick:
+        shared = {"part": "run", "kind": "measured", "hosts": HOSTS, "turns": 7}
+        found += [{**shared, **point._asdict()} for point in POINTS]
+    return found
+
+
+def run_point(cell: Cell) -> Result:
+    """Steps on shaped links; needs root."""
+    scale = math.isqrt(cell["d"] // SMALL)
+    options = ["--net", "paced", "--scale", str(scale), "--pace", str(1e9 * cell["pace"])]
+    options += ["--density", "0.01", "--bucket", "1"]
+    rate = f"{round(1000 * cell['link'])}mbit" if cell["link"] < 1 else f"{cell['link']:g}gbit"
+    return timed((*RUN.values(), UNITS), cell["hosts"], rate, cell["turns"], *options)
 
 
 def run(cell: Cell) -> Result:
+    if cell["part"] == "run":
+        return run_point(cell)
     rows: list[dict[str, Any]] = []
     for name, work in WORKS.items():
         for link in cell["links"]:
@@ -84,8 +130,52 @@ def wins(rows: list[dict[str, Any]], ours: str, other: str) -> int:
     return sum(row["seconds"][ours] < MARGIN * row["seconds"][other] for row in rows)
 
 
+class Compared(NamedTuple):
+    """A point by the model and as it was run."""
+
+    point: Point
+    said: dict[str, float]
+    """Seconds of a step, by the model."""
+    took: dict[str, float]
+    """Medians."""
+    units: float
+    """Of gTop-k beside the backward."""
+    alone: float
+    """Without any exchange."""
+    busy: float
+
+    @property
+    def chosen(self) -> str:
+        """By the model."""
+        return list(RUN)[_best(*self.said.values())]
+
+    @property
+    def fastest(self) -> str:
+        """As the model chooses, of what was run."""
+        return list(RUN)[_best(*self.took.values())]
+
+    @property
+    def lost(self) -> float:
+        """How much longer the chosen way took than the shortest step."""
+        return self.took[self.chosen] / min(self.took.values()) - 1
+
+
+def compared(records: Records) -> list[Compared]:
+    found = []
+    for cell, result in results(records, "run"):
+        point = Point(cell["d"], cell["pace"], cell["link"])
+        at = (point.work, cell["hosts"], point.link)
+        ways = result["ways"]
+        said = (dense(*at), dense(*at, value_bytes=2), sparse(*at, density=0.01))
+        took = {name: ways[way][0] / 1e3 for name, way in RUN.items()}
+        alone, units = (ways[way][0] / 1e3 for way in ("no_sync", UNITS))
+        each = (dict(zip(RUN, said, strict=True)), took, units, alone)
+        found.append(Compared(point, *each, result["busy"]))
+    return found
+
+
 def checks(records: Records) -> list[Check]:
-    rows = records[0].result["rows"]
+    rows = results(records, "steps")[0][1]["rows"]
     fast = [row for row in rows if row["link"] >= 10]
     found = []
     for ours, said in (
@@ -102,11 +192,40 @@ def checks(records: Records) -> list[Check]:
                 f"Gbit/s{f' ({models})' if ahead else ''}.",
             )
         )
+    trusted = [each for each in compared(records) if each.busy <= MOST_BUSY]
+    if trusted:
+        right = [each for each in trusted if each.lost <= 1 - MARGIN]
+        most = max(each.lost for each in trusted)
+        found.append(
+            Check(
+                len(right) == len(trusted),
+                f"the way that the model chooses is within 5 % of the shortest step in "
+                f"{len(right)} of {len(trusted)} set-ups that were run; at worst it takes "
+                f"{100 * most:.0f} % longer.",
+            )
+        )
     return found
 
 
+def run_rows(records: Records) -> list[list[str]]:
+    """Milliseconds."""
+    return [
+        [
+            f"{each.point.d / 1e6:.1f} M, {1e3 * each.alone:.0f} ms, {each.point.link:g}",
+            *(f"{1e3 * each.said[name]:.0f}, {1e3 * each.took[name]:.0f}" for name in RUN),
+            f"{1e3 * each.units:.0f}",
+            each.chosen,
+            each.fastest,
+            f"{100 * each.lost:.0f}",
+            f"{100 * each.busy:.0f}",
+        ]
+        for each in compared(records)
+    ]
+
+
 def fields(records: Records) -> dict[str, str]:
-    rows = records[0].result["rows"]
+    (cell, result), *_ = results(records, "steps")
+    rows = result["rows"]
     pairs = [
         (ours, other) for ours in ("0.01", "0.001", "free", "slow") for other in ("fp32", "bf16")
     ]
@@ -115,7 +234,7 @@ def fields(records: Records) -> dict[str, str]:
         some = [row for row in rows if row["link"] == link]
         won = (f"{wins(some, *pair)} of {len(some)}" for pair in pairs)
         counts.append((f"{link:g} Gbit/s", *won))
-    ranks = records[0].cell["ranks"][:2][-1]
+    ranks = cell["ranks"][:2][-1]
     steps = [
         (
             f"{row['model']}, {row['link']:g}",
@@ -133,6 +252,13 @@ def fields(records: Records) -> dict[str, str]:
         "checked": table(
             ("10 M parameters, 4 hosts", "model (ms)", "measured (ms)", "measured over model"),
             _checked(),
+        ),
+        "run": table(
+            (
+                *("parameters, computing, Gbit/s", *RUN, "0.01 in units", "the model's choice"),
+                *("as run", "longer, %", "cores busy, %"),
+            ),
+            run_rows(records),
         ),
     }
 
@@ -169,6 +295,10 @@ def draw(records: Records, figure: Figure) -> None:
         load = work.seconds / work.d * 1e9
         axes.axhline(load, color="black", linewidth=0.5, linestyle=":")
         axes.text(links[-1 if i % 2 else -5], load, name, fontsize=7, ha="right", va="bottom")
+    for each in compared(records):
+        load = each.point.work.seconds / each.point.d * 1e9
+        colour = COLOURS[list(RUN).index(each.fastest)]
+        axes.plot(each.point.link, load, "o", color=colour, markeredgecolor="black")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("Gbit/s")
