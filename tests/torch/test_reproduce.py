@@ -11,7 +11,7 @@ import matplotlib
 import pytest
 import torch
 from arrows import ROOT
-from reproduce_entries import baselines, gtopk_exchanges, steps
+from reproduce_entries import baselines, equal_budgets, gtopk_exchanges, steps, where_it_pays
 from reproduce_entries.bytes_sent import PARAMETERS, demo_megabytes, fewest_bits, link_seconds
 from reproduce_entries.codec_error import error, linear, statistical
 from reproduce_entries.command import main, parse, records_of
@@ -282,6 +282,59 @@ def test_exchange_that_was_run_precedes_the_virtual_one():
     assert gtopk_exchanges.over_link(records) == {("AlexNet", "1gbit", 4): pytest.approx(1.6)}
     # A ring of 4 ranks sends 1.5 times all 4 d bytes.
     assert gtopk_exchanges.wire_speed(1e6, 4) == pytest.approx(0.048)
+
+
+def test_choice_of_the_model_is_judged_by_measured_steps():
+    point = where_it_pays.POINTS[0]
+    cell = {"part": "run", "hosts": 4, "turns": 7, **point._asdict()}
+    ways = {"no_sync": [150], "dense": [900], "bf16": [190], "model": [200], "default unit": [180]}
+    records = [Record(cell, {"ways": ways, "busy": 0.3}, "", 0.0, "")]
+    (found,) = where_it_pays.compared(records)
+    assert (found.chosen, found.fastest) == ("0.01", "bf16")
+    assert found.lost == pytest.approx(200 / 190 - 1)  # which is more than 5 %
+
+
+def dense_trainings(**losses: float) -> list[Record]:
+    """Of the smaller net, by steps; both seeds end alike but for a tenth."""
+    cells = [
+        (equal_budgets.training("gpt-0.1m", "dense", int(steps[1:]), 0.01, seed), loss + seed / 10)
+        for steps, loss in losses.items()
+        for seed in (0, 1)
+    ]
+    return [
+        Record(cell, {"loss": loss, "bytes": 6.0 * cell["steps"], "parameters": 1}, "", 0.0, "")
+        for cell, loss in cells
+    ]
+
+
+def test_dense_between_two_lengths_is_read_off_in_the_logarithm(monkeypatch):
+    monkeypatch.setattr(equal_budgets, "recorded", lambda name: ())
+    records = dense_trainings(_25=3.0, _100=2.0)
+    assert equal_budgets.dense_losses(records, "gpt-0.1m", 50) == pytest.approx({0: 2.5, 1: 2.6})
+    assert equal_budgets.dense_losses(records, "gpt-0.1m", 5)[0] == 3
+    assert equal_budgets.dense_losses(records, "gpt-0.1m", 1000)[1] == pytest.approx(2.1)
+
+
+def test_budget_of_bytes_buys_twice_as_many_steps_in_bfloat16(monkeypatch):
+    monkeypatch.setattr(equal_budgets, "recorded", lambda name: ())
+    records = dense_trainings(_75=3.0, _150=2.5, _300=2.0)
+    for seed in (0, 1):
+        cell = equal_budgets.training("gpt-0.1m", "4bit", 300, 0.01, seed)
+        result = {"loss": 2.1 + seed / 10, "bytes": 450.0, "parameters": 1}
+        records.append(Record(cell, result, "", 0.0, ""))
+    found = equal_budgets.beside(records, "gpt-0.1m", equal_budgets.CODED[1], "bytes")
+    assert found.steps == pytest.approx({"dense": 75, "bf16": 150})
+    assert found.apart["dense"] == pytest.approx([-30, 100 * (2.2 / 3.1 - 1)])
+    assert found.apart["bf16"] == pytest.approx([-16, 100 * (2.2 / 2.6 - 1)])
+
+
+def test_best_rate_of_each_dense_length_lies_between_others():
+    (entry,) = (each for each in ENTRIES if each.name == "equal-budgets")
+    records = records_of(entry, RESULTS, entry.cells(False))
+    for task, net in equal_budgets.NETS.items():
+        for count, rates in net.shorter.items():
+            found = equal_budgets.best(records, task, "dense", count)[0].lr
+            assert min(rates) < found < max(rates) or rates == (found,)
 
 
 def test_gaussian_threshold_fits_a_normal_vector_and_no_other():

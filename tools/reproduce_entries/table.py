@@ -7,6 +7,7 @@ from reproduce_entries.bytes_sent import BYTES
 from reproduce_entries.codec_error import CODEC_ERROR
 from reproduce_entries.demo_ablation import DEMO_ABLATION
 from reproduce_entries.dgc import DGC_ENTRY
+from reproduce_entries.equal_budgets import EQUAL_BUDGETS
 from reproduce_entries.gtopk_model import GTOPK_MODEL
 from reproduce_entries.lags_sgd import LAGS_SGD
 from reproduce_entries.outer_loss import OUTER_LOSS
@@ -35,5 +36,6 @@ ENTRIES = (
     OUTER_UTILISATION,
     STREAMING_BANDWIDTH,
     BASELINES,
+    EQUAL_BUDGETS,
     WHERE_IT_PAYS,
 )

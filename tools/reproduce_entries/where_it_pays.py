@@ -289,7 +289,7 @@ def draw(records: Records, figure: Figure) -> None:
         at = [(Work(1e9, load), 16, link) for link in links]
         best.append([_best(dense(*x), dense(*x, value_bytes=2), sparse(*x, 0.01)) for x in at])
     axes.contourf(links, loads, best, levels=[-0.5, 0.5, 1.5, 2.5], colors=COLOURS[:3], alpha=0.4)
-    for name, link, load in (("fp32", 25, 1e3), ("bf16", 1.2, 40), ("gTop-k at 0.01", 0.1, 0.3)):
+    for name, link, load in (("fp32", 25, 1e3), ("bf16", 60, 0.5), ("gTop-k at 0.01", 0.1, 0.3)):
         axes.text(link, load, name, ha="center", weight="bold")
     for i, (name, work) in enumerate(WORKS.items()):
         load = work.seconds / work.d * 1e9
