@@ -56,6 +56,7 @@ def test_pages_are_those_of_the_committed_records(entry, tmp_path):
         "bytes",
         "theorem1",
         pytest.param("outer-members", marks=NEEDS_TORCHFT),
+        "outer-pruned",
         pytest.param("outer-utilisation", marks=pytest.mark.network),
         "where-it-pays",
     ],

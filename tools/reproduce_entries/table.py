@@ -12,6 +12,7 @@ from reproduce_entries.gtopk_model import GTOPK_MODEL
 from reproduce_entries.lags_sgd import LAGS_SGD
 from reproduce_entries.outer_loss import OUTER_LOSS
 from reproduce_entries.outer_members import OUTER_MEMBERS
+from reproduce_entries.outer_pruned import OUTER_PRUNED
 from reproduce_entries.outer_utilisation import OUTER_UTILISATION
 from reproduce_entries.selection_cost import SELECTION_COST
 from reproduce_entries.sketched_sgd import SKETCHED_SGD
@@ -32,6 +33,7 @@ ENTRIES = (
     DGC_ENTRY,
     LAGS_SGD,
     OUTER_LOSS,
+    OUTER_PRUNED,
     OUTER_MEMBERS,
     OUTER_UTILISATION,
     STREAMING_BANDWIDTH,
