@@ -6,6 +6,7 @@ grace is 0 comes only after those have that it shall wait for.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from datetime import timedelta
@@ -48,6 +49,16 @@ def round_of_all(outer: Punctual, reference: Reference) -> None:
     reference.steps(INNER, 0, 1, 2)
     reference.round(0, 1, 2)
     reference.check(outer.rank, outer.state())
+
+
+def check_those_who_came_last_time_do_not_meet_again(me: Rank) -> None:
+    outer = Punctual(me, "again", preset="diloco")
+    for roll in (1, 2):
+        outer.steps(INNER)
+        decided = outer.group.configured().store.get(f"rolls/{roll}/roll")
+        there, anew, _ = json.loads(decided)
+        assert (there, anew) == ([0, 1, 2], False)
+    outer.group.shutdown()
 
 
 def check_one_that_is_late_has_weight_0_and_is_in_the_next_round(me: Rank) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -216,6 +217,34 @@ def check_a_window_left_by_an_error_is_not_joined(me: Rank) -> None:
     assert value is tensor
     assert tensor.tolist() == [4.0] * 3
     assert group._end_coalescing(CPU).get_future().wait() == []  # nothing is open any more
+    usable(me)
+
+
+def check_an_error_of_any_operation_leaves_the_window(me: Rank) -> None:
+    """The next one does not join it."""
+    group, ones, strided = world(), torch.ones(3), torch.ones(1).expand(3)
+    calls: dict[str, Callable[[], object]] = {
+        "broadcast": lambda: group.broadcast(strided, 0),
+        "allreduce": lambda: group.allreduce([strided]),
+        "reduce": lambda: group.reduce(strided, me.rank),
+        "allgather": lambda: group.allgather([[ones]], [ones]),
+        "_allgather_base": lambda: group._allgather_base(ones, ones),
+        "reduce_scatter": lambda: group.reduce_scatter([ones], [[ones]]),
+        "_reduce_scatter_base": lambda: group._reduce_scatter_base(ones, ones),
+        "alltoall_base": lambda: group.alltoall_base(ones, ones.double(), [], []),
+        "alltoall": lambda: group.alltoall([ones], [ones]),
+        "gather": lambda: group.gather([ones], ones, me.rank),
+        "scatter": lambda: group.scatter(ones, [ones], me.rank),
+        "send": lambda: group.send([ones, ones], me.rank, 5),
+        "recv": lambda: group.recv([strided], 0, 5),
+    }
+    for name, call in calls.items():
+        group._start_coalescing(CPU)
+        group.broadcast(ones, 0)
+        with pytest.raises((ValueError, RuntimeError)):
+            call()
+        group._start_coalescing(CPU)
+        assert group._end_coalescing(CPU).get_future().wait() == [], name
     usable(me)
 
 
