@@ -175,6 +175,7 @@ def check_the_driver_is_asked_about_what_waits_for_long_and_not_called_else(
     while torch.ops.fake.queries() == before:  # the first time, its thread makes the device current
         os.sched_yield()
     counts = torch.ops.fake.counts()
+    assert counts["set_current of watch"] > 0
     while torch.ops.fake.queries() == before + 1:
         os.sched_yield()
     assert torch.ops.fake.counts() == counts, "nothing else is called"

@@ -119,9 +119,7 @@ int cuDevicePrimaryCtxRelease_v2(int) {
 }
 
 int cuCtxSetCurrent(void* context) {
-  if (!is_watch()) {
-    fake::count("set_current");
-  }
+  fake::count(is_watch() ? "set_current of watch" : "set_current");
   has_context = context != nullptr;
   return fake::error();
 }
