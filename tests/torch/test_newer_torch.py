@@ -86,6 +86,17 @@ def check_split_group_of_torch_itself(me: Rank) -> None:
             dist.destroy_process_group(group)
 
 
+def check_a_split_leaves_the_name_of_its_parent(me: Rank) -> None:
+    """Torch writes the split's name into the options that it gets from the parent."""
+    parent = dist.new_group()
+    part = parent.split_group([0, 1, 2, 3], timeout=LONG, group_name="one part")
+    assert counts(part) == counts(parent) == me.size
+    backend_of(parent).shutdown()
+    with pytest.raises(dist.DistBackendError, match="has been destroyed") as caught:
+        parent.allreduce([torch.ones(2)]).wait()
+    assert "one part" not in str(caught.value)
+
+
 def check_a_split_with_wrong_ranks(me: Rank) -> None:
     for ranks in ([0, 0, 1, 2, 3], [0, 1, 2, 3, 4]):
         with pytest.raises((ValueError, RuntimeError)):

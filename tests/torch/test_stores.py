@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
+import socket
 from datetime import timedelta
 
 import pytest
@@ -115,6 +118,30 @@ def check_groups_share_one_client(me: Rank) -> None:
 
 def test_all_groups_over_a_store_share_one_more_client(two_apart: RankSet) -> None:
     two_apart.run(check_groups_share_one_client)
+
+
+def keeping_alive(port: int) -> list[bool]:
+    """Of each connection of this process to that port, whether it sends keepalives."""
+    found = []
+    for each in pathlib.Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # it has been closed meanwhile, or has no peer
+            if not os.readlink(each).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(each.name))) as one:
+                if one.family != socket.AF_UNIX and one.getpeername()[1] == port:
+                    found.append(one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1)
+    return found
+
+
+def check_the_client_sends_keepalives(me: Rank) -> None:
+    backend = gtopk.create_backend(me.store, me.rank, me.size, LONG, name="kept alive")
+    backend.barrier().wait()
+    assert any(keeping_alive(me.port))
+    backend.shutdown()
+
+
+def test_the_client_of_a_group_sends_keepalives(two_apart: RankSet) -> None:
+    two_apart.run(check_the_client_sends_keepalives)
 
 
 def check_no_client_is_left(me: Rank) -> None:
