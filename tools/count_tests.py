@@ -65,8 +65,12 @@ def cases_of_program(entry: ElementTree.Element, folder: pathlib.Path) -> Iterat
     program, output = entry.get("name", ""), parts(entry)
     try:
         cases = list(ElementTree.parse(folder / f"{program}.xml").iter("testcase"))
-    except (OSError, ElementTree.ParseError):
+    except OSError:
         reason = f"{output}\n{program} ended without a report of its cases"
+        yield Case(program, "", "failed", reason)
+        return
+    except ElementTree.ParseError as error:
+        reason = f"{output}\nthe report of {program} cannot be read: {error}"
         yield Case(program, "", "failed", reason)
         return
     failed = 0

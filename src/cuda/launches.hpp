@@ -29,15 +29,15 @@ struct Launches {
   };
   switch (rule.kind) {
     case SelectionRule::Kind::kExact:
-      return {"select exact", after(0)};
+      return {"select_exact", after(0)};
     case SelectionRule::Kind::kNormal:
-      return {"select gaussian", after(1)};
+      return {"select_gaussian", after(1)};
     case SelectionRule::Kind::kSample:
-      return {"select sampled", after(key)};
+      return {"select_sampled", after(key)};
     case SelectionRule::Kind::kThreshold:
-      return {"select threshold", after(0)};
+      return {"select_threshold", after(0)};
     case SelectionRule::Kind::kBlocks:
-      return {"select block", 3};
+      return {"select_block", 3};
   }
   return {};
 }

@@ -46,8 +46,9 @@ class GpuOfThisProgram : public ::testing::Environment {
   }
   void TearDown() override {
     the_gpu().reset();
-    for (const auto& [call, tally] : tallies()) {  // for tools/gpu-check
-      ::testing::Test::RecordProperty("launches of " + call,
+    // For tools/gpu-check. In XML these are names of attributes.
+    for (const auto& [call, tally] : tallies()) {
+      ::testing::Test::RecordProperty("launches_of_" + call,
                                       fmt::format("{} in {} calls", tally.launches, tally.calls));
     }
   }

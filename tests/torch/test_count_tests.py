@@ -74,12 +74,21 @@ def test_a_program_that_fails_after_its_last_case_is_a_failure(tmp_path, capsys)
     assert (code, lines) == (1, ["test: failed: prog", "  | a leak", "1 passed, 1 failed"])
 
 
-@pytest.mark.parametrize("report", [None, "<testcase"], ids=["none", "cut off"])
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        (None, "prog ended without a report of its cases"),
+        ("<testcase", "the report of prog cannot be read: "),
+        ('<testcase two words="1"/>', "the report of prog cannot be read: "),
+    ],
+    ids=["none", "cut off", "no XML"],
+)
 @pytest.mark.parametrize("status", ["run", "fail"])
-def test_a_program_without_a_report_is_a_failure(tmp_path, capsys, report, status):
+def test_a_program_without_a_report_is_a_failure(tmp_path, capsys, report, why, status):
     code, lines = counted(tmp_path, report, entry(status, "crashed"), capsys)
     assert code == 1
     assert lines[0] == "test: failed: prog"
+    assert any(line.startswith(f"  | {why}") for line in lines)
     assert lines[-1] == "0 passed, 1 failed"
 
 

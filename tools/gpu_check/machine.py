@@ -19,7 +19,7 @@ from gpu_check.errors import CheckError, UsageError
 
 TEST_KERNELS = "test_kernels"
 BUILT_TEST_KERNELS = "build/release/tests/cuda/test_kernels"
-LAUNCHES = "launches of "  # as test_kernels begins the names of such properties
+LAUNCHES = "launches_of_"  # as test_kernels begins the names of such properties
 
 
 class Machine:
