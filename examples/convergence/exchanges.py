@@ -18,6 +18,7 @@ T = TypeVar("T")
 Counted = tuple[torch.Tensor, torch.Tensor]  # sums, and how many ranks contributed to each
 TREE_BYTES = 65_536  # a dense vector up to this size is summed along the tree
 HEADER = 64  # bytes of a message of entries
+MEAN_RATE = 0.55  # of a cosine that falls to a tenth, as a share of its peak
 
 
 def tree(leaves: Sequence[T], merge: Callable[[int, T, T], T]) -> T:
@@ -152,13 +153,18 @@ class TopK(Exchange):
     """Accumulates the gradient times the learning rate."""
     wire: str | None = None
     """Of the ranks' selections."""
+    layer_wise: bool = False
+    """Selects the same share of each parameter."""
+    falling: bool = False
+    """The density falls with the learning rate; it is `density` at the rate's mean in a cosine."""
 
     warms_up: ClassVar[bool] = True
 
     def start(self, ranks: int, shapes: Sequence[torch.Size]) -> None:
         """Before the first call."""
         super().start(ranks, shapes)
-        self.k = min(self.d, max(1, math.floor(self.density * self.d + 0.5)))
+        self.k = self.share_of(self.d)
+        self.peak = 0.0
         self.velocity = torch.zeros(ranks, self.d) if self.momentum else None
 
     def dense(self, rows: torch.Tensor, rate: float) -> torch.Tensor:
@@ -171,6 +177,9 @@ class TopK(Exchange):
         """Accumulates, selects, reduces, and divides."""
         if self.velocity is not None:
             self.velocity = rows = self.momentum * self.velocity + rows
+        if self.falling:
+            self.peak = max(self.peak, rate)
+            self.k = self.share_of(self.d, rate / self.peak / MEAN_RATE)
         scale = rate if self.update else 1.0
         acc = rows * scale if self.update else rows
         acc = acc + (self.residual if self.decay == 1.0 else self.decay * self.residual)
@@ -185,8 +194,15 @@ class TopK(Exchange):
             total / (counts.clamp(min=1) if self.divisor == "contributors" else self.ranks) / scale
         )
 
+    def share_of(self, elements: int, factor: float = 1.0) -> int:
+        """How many are selected of so many."""
+        return min(elements, max(1, math.floor(factor * self.density * elements + 0.5)))
+
     def select(self, row: torch.Tensor) -> torch.Tensor:
         """A mask."""
+        if self.layer_wise:
+            parts = row.split([shape.numel() for shape in self.shapes])
+            return torch.cat([first(part, self.share_of(len(part))) for part in parts])
         if self.block is None:
             return first(row, self.k)
         return first_of_blocks(row, round(self.density * self.block), self.block)
@@ -218,6 +234,45 @@ class TopK(Exchange):
             union = list_bytes(unions.sum(1).double().mean().item(), self.d)
             total += union if self.wire is None else min(union, 2**level * own)
         return total
+
+
+@dataclass
+class EF21(TopK):
+    """Richtárik et al., arXiv 2106.05203: ranks send how their gradients differ from what is known.
+
+    Every rank keeps its estimate g_i, and all keep the mean g of the estimates, which is the
+    result. inertia: of EF21-SGDM (Fatkhullin et al., arXiv 2305.15155, η there), where v_i, the
+    running mean of a rank's gradients, takes the place of its gradient; 1 is EF21 itself.
+    """
+
+    inertia: float = 1.0
+
+    def start(self, ranks: int, shapes: Sequence[torch.Size]) -> None:
+        """Before the first call."""
+        super().start(ranks, shapes)
+        self.smoothed: torch.Tensor | None = None
+        self.estimates = torch.zeros(ranks, self.d)
+        self.known = torch.zeros(self.d)
+
+    def _smooth(self, rows: torch.Tensor) -> torch.Tensor:
+        """The running mean; its first value is the first gradient."""
+        before = rows if self.smoothed is None else self.smoothed
+        self.smoothed = before + self.inertia * (rows - before)
+        return self.smoothed
+
+    def dense(self, rows: torch.Tensor, rate: float) -> torch.Tensor:
+        """The estimates are what they estimate."""
+        self.estimates = self._smooth(rows).clone()
+        self.known = super().dense(self.estimates, rate)
+        return self.known
+
+    def mean(self, rows: torch.Tensor, rate: float) -> torch.Tensor:
+        """Sends the largest of v_i - g_i."""
+        self.residual = -self.estimates
+        smoothed = self._smooth(rows)
+        self.known = self.known + super().mean(smoothed, rate)
+        self.estimates = smoothed - self.residual
+        return self.known
 
 
 @dataclass

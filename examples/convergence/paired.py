@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from records import Record, final, read
+from records import Record, cost, final, read
 from table import Cell, cells_of, mean_of
 
 
@@ -45,9 +45,9 @@ def label(record: Record) -> str:
 def row_of(name: str, runs: Sequence[Record]) -> Row:
     """The row of one method's runs. The first seed is the lowest."""
     first = min(run["seed"] for run in runs)
-    sweep = {run["lr"]: final(run) for run in runs if run["seed"] == first}
-    sweep = dict(sorted(sweep.items()))
-    rate = min(sweep, key=lambda each: sweep[each])
+    swept = sorted((run for run in runs if run["seed"] == first), key=lambda run: run["lr"])
+    sweep = {run["lr"]: final(run) for run in swept}
+    rate = min(swept, key=cost)["lr"]
     best = [run for run in runs if run["lr"] == rate]
     return Row(
         name,
@@ -74,10 +74,11 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
     return [row_of(name, runs) for name, runs in grouped.items()]
 
 
-def worse(row: Row, dense: Row) -> list[float]:
-    """By how many per cent, seed by seed."""
+def worse(row: Row, dense: Row, *, lower: bool = True) -> list[float]:
+    """By how many per cent of a loss, or by how many points where more is better; by seed."""
     both = sorted(row.scores.keys() & dense.scores.keys())
-    return [100 * (row.scores[seed] / dense.scores[seed] - 1) for seed in both]
+    pairs = [(row.scores[seed], dense.scores[seed]) for seed in both]
+    return [100 * (own / its - 1) if lower else its - own for own, its in pairs]
 
 
 def table(cell: Cell, records: Sequence[Record]) -> str:
@@ -85,21 +86,23 @@ def table(cell: Cell, records: Sequence[Record]) -> str:
     rows = rows_of(records)
     dense = next((row for row in rows if row.name == "dense"), None)
     one = records[0]
+    lower = one.get("lower", True)
+    named, unit, digits = ("loss", "%", 3) if lower else ("score", "points", 2)
+    pairs = f", pairs of characters: {one['bigrams']:.3f}" if "bigrams" in one else ""
     lines = [
         f"**{cell.task}, {one['parameters']:,} parameters, {cell.ranks} simulated ranks, data "
-        f"{cell.shards}, {cell.steps} steps**; {one['unit']}, pairs of characters: "
-        f"{one['bigrams']:.3f}",
+        f"{cell.shards}, {cell.steps} steps**; {one['unit']}{pairs}",
         "",
-        "| method | best rate | loss | worse than dense, % | bytes per parameter and step | fewer "
-        "than dense | seeds |",
+        f"| method | best rate | {named} | worse than dense, {unit} | bytes per parameter and step "
+        "| fewer than dense | seeds |",
         f"|{' --- |' * 7}",
     ]
     for row in rows:
-        apart = worse(row, dense) if dense else []
+        apart = worse(row, dense, lower=lower) if dense else []
         cells = [
             f"`{row.name}`",
             f"{row.rate:g}" + ("" if row.inside else " (edge)"),
-            mean_of(list(row.scores.values()), 3),
+            mean_of(list(row.scores.values()), digits),
             mean_of(apart, 2, sign=True) if apart and row.name != "dense" else "",
             f"{row.bytes:.3g}",
             f"{dense.bytes / row.bytes:.1f} ×" if dense else "",
@@ -110,7 +113,7 @@ def table(cell: Cell, records: Sequence[Record]) -> str:
 
 
 def rates(records: Sequence[Record]) -> str:
-    """The first seed's losses at each rate; the best is bold."""
+    """The first seed's scores at each rate; the best is bold."""
     rows = rows_of(records)
     columns = sorted({rate for row in rows for rate in row.sweep})
     lines = [

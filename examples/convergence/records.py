@@ -46,6 +46,11 @@ def append(path: pathlib.Path, record: Record) -> None:
 
 
 def final(record: Record) -> float:
-    """The last score; infinite of a run that diverged."""
+    """The last score; of a run that diverged the worst one, which is infinite, or 0 %."""
     score = record["points"][-1]["score"]
-    return score if math.isfinite(score) else math.inf
+    return score if math.isfinite(score) else math.inf if record.get("lower", True) else 0.0
+
+
+def cost(record: Record) -> float:
+    """The last score where smaller is better, or else its negative."""
+    return final(record) if record.get("lower", True) else -final(record)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from exchanges import Coded, Exact, Exchange, GTopK, PowerSGD, TopK
+from exchanges import EF21, Coded, Exact, Exchange, GTopK, PowerSGD, TopK
 from sketches import Sketch, TrueTopK
 
 OUTER = ("tokens.weight", "head.weight")
@@ -53,7 +53,7 @@ PLAIN: dict[str, Method] = {
 
 
 def _sparse(kind: type[TopK], **more: Any) -> Callable[[float], Method]:
-    own = "momentum" in more
+    own = "momentum" in more or "inertia" in more
     return lambda density: Method(lambda: kind(density, **more), own_momentum=own)
 
 
@@ -70,6 +70,10 @@ SPARSE: dict[str, Callable[[float], Method]] = {
     "topk-decay": _sparse(TopK, decay=0.95),
     "topk-contributors": _sparse(TopK, divisor="contributors"),
     "topk-4bit": _sparse(TopK, wire="4bit"),
+    "topk-layer-wise": _sparse(TopK, layer_wise=True),
+    "topk-falling": _sparse(TopK, falling=True),
+    "ef21": _sparse(EF21),
+    "ef21-momentum": _sparse(EF21, inertia=0.1),
     "topk-outer-dense": lambda density: Method(lambda: TopK(density), dense=OUTER),
     "gtopk-outer-dense": lambda density: Method(lambda: GTopK(density), dense=OUTER),
 }

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from records import Run, append, final, read, run_of
+from records import Run, append, cost, read, run_of
 from simulate import train
 from simulated import PLAIN, SPARSE, method_of
 from tasks import SHARDS, TASKS
@@ -44,27 +44,27 @@ def named(text: str) -> Named:
     )
 
 
-def scores_by_rate(
+def costs_by_rate(
     done: dict[Run, dict], method: Named, options: argparse.Namespace
 ) -> dict[float, float]:
     """The first seed's."""
     defined = (options.task, options.ranks, options.shards, *method, 0, options.steps)
-    found = {run.lr: final(done[run]) for run in done if run[:-1] == defined}
+    found = {run.lr: cost(done[run]) for run in done if run[:-1] == defined}
     return dict(sorted(found.items()))
 
 
-def next_rate(scores: dict[float, float], grid: Sequence[float], growth: int = 3) -> float | None:
+def next_rate(costs: dict[float, float], grid: Sequence[float], growth: int = 3) -> float | None:
     """The first of the grid that is missing, or one beyond the edge where the best is.
 
     growth: how many are added beyond an edge, at most; each doubles or halves the rate.
     """
     for rate in grid:
-        if rate not in scores:
+        if rate not in costs:
             return rate
-    best = min(scores, key=lambda rate: scores[rate])
-    if best == max(scores) and best < max(grid) * 2**growth:
+    best = min(costs, key=lambda rate: costs[rate])
+    if best == max(costs) and best < max(grid) * 2**growth:
         return 2 * best
-    if best == min(scores) and best > min(grid) / 2**growth:
+    if best == min(costs) and best > min(grid) / 2**growth:
         return best / 2
     return None
 
@@ -73,12 +73,12 @@ def next_run(done: dict[Run, dict], options: argparse.Namespace) -> Run | None:
     """The rates of all methods first, then seed after seed."""
     best = {}
     for method in options.methods:
-        scores = scores_by_rate(done, method, options)
-        rate = next_rate(scores, options.rates, options.growth)
+        costs = costs_by_rate(done, method, options)
+        rate = next_rate(costs, options.rates, options.growth)
         if rate is not None:
             where = (options.task, options.ranks, options.shards)
             return Run(*where, *method, 0, options.steps, rate)
-        best[method] = min(scores, key=lambda each: scores[each])
+        best[method] = min(costs, key=lambda each: costs[each])
     for seed in range(1, options.seeds):
         for method in options.methods:
             where = (options.task, options.ranks, options.shards)

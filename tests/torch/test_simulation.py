@@ -218,6 +218,44 @@ def test_updates_are_delivered_at_the_rate_they_were_accumulated_at():
     assert exchange.mean(torch.tensor([[4.0, 0.0]]), 0.1).tolist() == [0, 10]
 
 
+def test_a_share_of_each_layer_is_selected():
+    exchange = exchanges.TopK(0.25, layer_wise=True)
+    exchange.start(1, [torch.Size([8]), torch.Size([2, 2])])
+    found = exchange.mean(torch.arange(12.0, 0.0, -1.0)[None], 1.0)
+    assert found.tolist() == [12, 11, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]
+
+
+def test_density_falls_with_the_rate():
+    exchange = exchanges.TopK(0.11, falling=True)
+    exchange.start(1, [torch.Size([100])])
+    counts = []
+    for rate in (1.0, 0.55, 0.1):
+        exchange.residual.zero_()
+        counts.append(int((exchange.mean(torch.ones(1, 100), rate) != 0).sum()))
+    assert counts == [20, 11, 2]
+
+
+@pytest.mark.parametrize("inertia", [1.0, 0.25])
+def test_ef21_approaches_the_mean_of_gradients_that_stay(inertia):
+    exchange = exchanges.EF21(0.5, inertia=inertia)
+    exchange.start(2, [torch.Size([4])])
+    rows = torch.tensor([[8.0, 4.0, -2.0, 1.0], [0.0, 4.0, 6.0, 8.0]])
+    first = exchange.mean(rows, 1.0)
+    assert first.tolist() == [4, 2, 3, 4]
+    for _ in range(60):
+        last = exchange.mean(rows, 1.0)
+    torch.testing.assert_close(last, rows.mean(0))
+    torch.testing.assert_close(exchange.estimates, rows)
+
+
+def test_ef21_after_dense_steps_sends_only_what_has_changed():
+    exchange = exchanges.EF21(0.25)
+    exchange.start(1, [torch.Size([4])])
+    rows = torch.tensor([[8.0, 4.0, 2.0, 1.0]])
+    exchange.dense(rows, 1.0)
+    assert exchange.mean(rows + torch.tensor([[0.0, 0.5, 2.0, 0.0]]), 1.0).tolist() == [8, 4, 4, 1]
+
+
 def test_one_rank_that_exchanges_updates_trains_as_ever():
     losses = []
     for after in (False, True):
@@ -230,7 +268,8 @@ def test_one_rank_that_exchanges_updates_trains_as_ever():
 
 @pytest.mark.parametrize("name", [*PLAIN, *SPARSE])
 def test_every_method_trains_on_digits(name):
-    run = {"steps": 20, "lr": 0.05}
+    # A running mean is a tenth of the sum that momentum makes of the same gradients.
+    run = {"steps": 20, "lr": 0.5 if name == "ef21-momentum" else 0.05}
     record = simulate.train(run, tasks_of("digits", 2), method_of(name, 0.1), points=2)
     assert [each["step"] for each in record["points"]] == [10, 20]
     assert record["points"][-1]["score"] > 25
@@ -315,6 +354,18 @@ def test_sweep_continues_where_it_stopped(tmp_path):
     assert json.loads(once[-1]) in found.values()  # repeated, with the same scores
 
 
+def test_best_rate_has_the_most_digits_right(tmp_path):
+    into = tmp_path / "runs.jsonl"
+    arguments = ["--task", "digits-conv", "--ranks", "2", "--steps", "30", "--into", str(into)]
+    sweep.main([*arguments, "--rates", "1e-4", "0.02", "--growth", "0", "--methods", "dense"])
+    found = records.read(into)
+    (low,) = (each for each in found if each["lr"] == 1e-4)
+    (high,) = (each for each in found if each["lr"] == 0.02 and each["seed"] == 0)
+    assert records.final(low) < 30 < 60 < records.final(high)
+    assert {each["lr"] for each in found if each["seed"] > 0} == {0.02}
+    assert records.cost(high) < records.cost(low)
+
+
 def test_unknown_methods_name_the_known_ones():
     assert sweep.named("topk@0.05") == ("topk", 0.05)
     assert sweep.named("dense") == ("dense", None)
@@ -328,6 +379,23 @@ def record(method: str, seed: int, lr: float, score: float, sent: float, **more)
     about = {"task": "gpt", "ranks": 4, "shards": "alike", "steps": 2, "parameters": 100}
     about |= {"unit": "nats", "bigrams": 2.6, "density": None}
     return {**about, "method": method, "seed": seed, "lr": lr, "points": points, **more}
+
+
+def test_paired_table_in_points_where_more_is_better():
+    more = {"lower": False, "unit": "% right"}
+    runs = [
+        *(record("dense", 0, lr, score, 600, **more) for lr, score in ((1, 90.0), (2, 97.0))),
+        *(record("4bit", 0, lr, score, 80, **more) for lr, score in ((1, 96.5), (2, math.nan))),
+    ]
+    for each in runs:
+        del each["bigrams"]
+    ((cell, some),) = paired.cells_of(runs).items()
+    text = paired.table(cell, some)
+    assert "2 steps**; % right\n" in text
+    assert "| score | worse than dense, points |" in text
+    assert "| `dense` | 2 (edge) | 97.00 |" in text
+    assert "| `4bit` | 1 (edge) | 96.50 | +0.50 |" in text
+    assert "| `4bit` | **96.500** | 0.000 |" in paired.rates(some)
 
 
 def test_paired_table_compares_seeds_at_each_best_rate():
