@@ -27,11 +27,12 @@ elseif(GTOPK_SANITIZER STREQUAL "thread")
 endif()
 
 # UndefinedBehaviorSanitizer takes up to nearly half of the time that a test takes to compile.
-# AddressSanitizer sees most of what it would find in the tests' own code, so that goes without; the
-# core is compiled with both.
+# AddressSanitizer sees most of what it would find in the tests' own code, so that goes without. To
+# tell a block's locals from dead ones takes two fifths of the rest, so that the tests' own code does
+# not do that either. The core is compiled with all of it.
 set(GTOPK_TEST_FLAGS "")
 if(GTOPK_SANITIZER STREQUAL "address")
-  set(GTOPK_TEST_FLAGS -fno-sanitize=undefined)
+  set(GTOPK_TEST_FLAGS -fno-sanitize=undefined -fno-sanitize-address-use-after-scope)
 elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
   set(GTOPK_TEST_FLAGS -O1)  # of the tests' own code alone: what they link is as it is shipped
 endif()

@@ -54,6 +54,7 @@ ONCE = {
     "test_device_training",
     "test_diagnosis",
     "test_digits",
+    "test_error_decay",
     "test_exchange_errors",
     "test_flow_control",
     "test_forks",

@@ -9,10 +9,18 @@ import torch
 from torch.nn import functional
 
 LEVELS_4BIT = (-110, -85, -65, -48, -34, -21, -10, 0, 10, 20, 31, 45, 60, 79, 100, 127)
-BLOCK = {"bf16": 256, "fp16": 256, "int8": 256, "4bit": 64, "2bit": 256, "sign": 256}
+BLOCK = {
+    "bf16": 256,
+    "fp16": 256,
+    "int8": 256,
+    "4bit": 64,
+    "2bit": 256,
+    "ternary": 320,
+    "sign": 256,
+}
 # Of a value; and of a block's scales.
-VALUE_BITS = {"bf16": 16, "fp16": 16, "int8": 8, "4bit": 4, "2bit": 2, "sign": 1}
-SCALE_BITS = {"bf16": 0, "fp16": 0, "int8": 16, "4bit": 16, "2bit": 64, "sign": 32}
+VALUE_BITS = {"bf16": 16, "fp16": 16, "int8": 8, "4bit": 4, "2bit": 2, "ternary": 1.6, "sign": 1}
+SCALE_BITS = {"bf16": 0, "fp16": 0, "int8": 16, "4bit": 16, "2bit": 64, "ternary": 16, "sign": 32}
 
 
 # The level nearest to -128 ... 128 units; of two the one nearer to 0.
@@ -35,9 +43,9 @@ def code(wire: str, x: torch.Tensor) -> torch.Tensor:
     size = BLOCK[wire]
     d = x.shape[1]
     padded = functional.pad(x, (0, -d % size)).unflatten(1, (-1, size))
-    if wire in ("2bit", "sign"):
+    if wire in ("2bit", "ternary", "sign"):
         present = functional.pad(torch.ones(d, dtype=torch.bool), (0, -d % size)).view(-1, size)
-        decoded = _signed_means(padded, present, two=wire == "2bit")
+        decoded = _signed_means(padded, present, wire)
     else:
         decoded = (_int8 if wire == "int8" else _4bit)(padded)
     return decoded.flatten(1)[:, :d]
@@ -63,20 +71,29 @@ def _4bit(blocks: torch.Tensor) -> torch.Tensor:
     return _4BIT_OF[units].mul_(unit).add_(0.0)  # zeros are +0
 
 
-def _signed_means(blocks: torch.Tensor, present: torch.Tensor, *, two: bool) -> torch.Tensor:
-    """Signs times the mean magnitude, or times one of two: of those up to it and above it."""
+def _signed_means(blocks: torch.Tensor, present: torch.Tensor, wire: str) -> torch.Tensor:
+    """Signs times the mean magnitude, or times one of two: of those up to it and above it.
+
+    ternary: instead of the smaller one 0, and of the larger one the first 16 bits. Where no
+    magnitude is above the mean, all are the mean.
+    """
     magnitudes = blocks.abs()
     sums, count = magnitudes.sum(2, keepdim=True, dtype=torch.float64), present.sum(1)[:, None]
     mean = sums / count
     scale = _cut(mean)
-    if two:
+    if wire != "sign":
         high = magnitudes > mean
         upper = (magnitudes * high).sum(2, keepdim=True, dtype=torch.float64)
         above = high.sum(2, keepdim=True)
-        scale = torch.where(
-            high, _cut(upper / above), _cut((sums - upper) / (count - above).clamp(min=1))
-        )
-    return torch.where(blocks < 0, -scale, scale)
+        smaller = _cut((sums - upper) / (count - above).clamp(min=1))
+        larger = _cut(upper / above.clamp(min=1))
+        if wire == "ternary":
+            larger = torch.where(above > 0, larger, scale)
+            larger = (larger.view(torch.int32) & -(1 << 16)).view(torch.float32)
+            high = torch.where(above > 0, high, True) & (blocks != 0)
+            smaller = torch.zeros_like(larger)
+        scale = torch.where(high, larger, smaller)
+    return torch.where((blocks < 0) & (scale > 0), -scale, scale)
 
 
 def _cut(means: torch.Tensor) -> torch.Tensor:

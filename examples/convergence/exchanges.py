@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 import torch
-from codes import bytes_of, code
+from codes import BLOCK, bytes_of, code
 
 T = TypeVar("T")
 Counted = tuple[torch.Tensor, torch.Tensor]  # sums, and how many ranks contributed to each
@@ -128,7 +128,7 @@ class Coded(Exchange):
         self.bytes = dense_bytes(self.ranks, bytes_of(self.wire, self.d))
         if self.feedback:
             self.residual = acc - sent
-            size = 64 if self.wire == "4bit" else 256
+            size = BLOCK[self.wire]
             blocks = -(-self.d // size)
             for owner in range(self.ranks):
                 begin, end = (size * (at * blocks // self.ranks) for at in (owner, owner + 1))

@@ -9,6 +9,7 @@ from typing import Any
 from exchanges import EF21, Coded, Exact, Exchange, GTopK, PowerSGD, TopK
 from sketches import Sketch, TrueTopK
 
+WIRES = ("bf16", "int8", "4bit", "2bit", "ternary", "sign")
 OUTER = ("tokens.weight", "head.weight")
 
 
@@ -32,11 +33,8 @@ def _coded(wire: str, **more: Any) -> Method:
 # Without a density.
 PLAIN: dict[str, Method] = {
     "dense": Method(Exchange),
-    **{wire: _coded(wire) for wire in ("bf16", "int8", "4bit", "2bit", "sign")},
-    **{
-        f"{wire}-no-feedback": _coded(wire, feedback=False)
-        for wire in ("bf16", "int8", "4bit", "2bit", "sign")
-    },
+    **{wire: _coded(wire) for wire in WIRES},
+    **{f"{wire}-no-feedback": _coded(wire, feedback=False) for wire in WIRES},
     "powersgd-1": Method(lambda: PowerSGD(1)),
     "powersgd-4": Method(lambda: PowerSGD(4)),
     # As SparseLoCo exchanges, in every step.

@@ -32,7 +32,7 @@ from tasks import TASKS  # noqa: E402
 import gtopk  # noqa: E402
 
 WATCHDOG = 600
-CODED = ("bf16", "fp16", "int8", "4bit", "2bit", "sign")
+CODED = ("bf16", "fp16", "int8", "4bit", "2bit", "ternary", "sign")
 
 
 def tasks_of(name: str, ranks: int, seed: int = 0) -> list:
@@ -112,6 +112,10 @@ def decoded(wire: str, block: np.ndarray) -> np.ndarray:
         nearest = [min(LEVELS_4BIT, key=lambda v, u=u: (abs(v - u), abs(v))) for u in units]
         return np.array([np.float32(v) * unit for v in nearest], np.float32)
     mean = magnitudes.mean(dtype=float)
+    if wire == "ternary":
+        chosen = magnitudes > mean if largest > mean else magnitudes > 0
+        bits = np.float32(magnitudes[chosen].mean(dtype=float)).view(np.uint32)
+        return np.where(chosen, np.sign(block) * (bits & 0xFFFF0000).view(np.float32), 0)
     parts = {"sign": [magnitudes >= 0], "2bit": [magnitudes <= mean, magnitudes > mean]}[wire]
     scales = np.zeros_like(block)
     for part in parts:
@@ -121,7 +125,7 @@ def decoded(wire: str, block: np.ndarray) -> np.ndarray:
     return np.where(block < 0, -scales, scales)
 
 
-@pytest.mark.parametrize("wire", ["int8", "4bit", "2bit", "sign"])
+@pytest.mark.parametrize("wire", ["int8", "4bit", "2bit", "ternary", "sign"])
 def test_code_of_blocks_is_the_one_value_by_value(wire):
     size = BLOCK[wire]
     rows = torch.randn(3, 5 * size + 7, generator=torch.Generator().manual_seed(1))
@@ -130,6 +134,8 @@ def test_code_of_blocks_is_the_one_value_by_value(wire):
     rows[1] *= 1e-30
     rows[2] = (16 * rows[2]).round() / 16
     rows[2, 0] = -rows[2].abs().max()
+    rows[2, size : 2 * size] = 0.75
+    rows[2, size + 1] = -0.75
     found = code(wire, rows)
     for row, result in zip(rows.numpy(), found.numpy(), strict=True):
         for begin in range(0, len(row), size):
@@ -150,6 +156,7 @@ def test_coded_bytes_include_scales():
     assert bytes_of("4bit", 65) == 36.5
     assert bytes_of("int8", 512) == 516
     assert bytes_of("2bit", 256) == 72
+    assert bytes_of("ternary", 640) == 132
     assert bytes_of("sign", 256) == 36
     assert bytes_of("bf16", 10) == 20
 

@@ -209,6 +209,9 @@ class Backward:
         self.source.on_close(broken=False)
         diagnosis = self._diagnosis(exchanges)
         for exchange in exchanges:
+            if exchange.delivered:
+                state = self._state
+                state.kept.residuals.decay(exchange.index, state.config.error_decay)
             self.source.results_to(exchange)
             exchange.let_go()
             if exchange.delivered and exchange.note is not None:
@@ -351,7 +354,7 @@ class Backward:
         elements = state.units[exchange.index].selected_numel
         if elements:
             options = state.unit_options(exchange.index)
-            leaves_none = options.traits.empties_residual
+            leaves_none = options.traits.empties_residual or state.config.error_decay == 0
             none = state.kept.residuals.is_zero(exchange.index) and leaves_none
             probe = self._probe(exchange, options)
             note = None

@@ -188,6 +188,14 @@ def check_momentum(momentum: object) -> float:
     return m
 
 
+def check_error_decay(decay: object) -> float:
+    """Return the decay as a float; raise ValueError unless 0 <= decay <= 1."""
+    share = _real(decay)
+    if not 0 <= share <= 1:
+        raise ValueError(f"gtopk: error_decay must be a number in [0, 1], given {decay!r}")
+    return share
+
+
 def check_clipping(clip_norm: object, clip: str) -> float | None:
     """Return the norm as a float, or None; raise ValueError unless it is above 0.
 

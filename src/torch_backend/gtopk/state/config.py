@@ -20,8 +20,10 @@ from gtopk.ops.options import (
     check_clipping,
     check_density,
     check_density_bounds,
+    check_error_decay,
     check_momentum,
     check_whole,
+    codes_dense,
     predicted_algorithms,
     sends_all,
 )
@@ -48,6 +50,7 @@ class CommonArguments(TypedDict, total=False):
     block: int
     put_back: str
     wire: str | None
+    error_decay: float
     warmup: Warmup
     min_numel: int
     momentum: float
@@ -114,6 +117,7 @@ class Config:
     block: int = DEFAULT_BLOCK
     put_back: str = "own"
     wire: str | None = None
+    error_decay: float = 1.0
     warmup: Warmup = ()
     min_numel: int = 1024
     momentum: float = 0.0
@@ -146,6 +150,12 @@ class Config:
                 f"gtopk: algorithm={self.algorithm!r} sends every element, and takes only "
                 f"('dense', steps) and ('dense', steps, wire) in the warmup, given {self.warmup!r}"
             )
+        object.__setattr__(self, "error_decay", check_error_decay(self.error_decay))
+        if self.error_decay != 1 and not self._leaves_errors():
+            raise ValueError(
+                f"gtopk: error_decay={self.error_decay} has no effect: algorithm="
+                f"{self.algorithm!r} on wire={self.wire!r} sends every element without rounding"
+            )
         object.__setattr__(self, "min_numel", check_whole(self.min_numel, "min_numel", 0))
         object.__setattr__(self, "momentum", check_momentum(self.momentum))
         object.__setattr__(self, "nesterov", bool(self.nesterov))
@@ -164,6 +174,11 @@ class Config:
         if density is None and not sends_all(given.get("algorithm")):
             density = DEFAULT_DENSITY
         return cls(density, **given)
+
+    def _leaves_errors(self) -> bool:
+        """Return whether some step leaves something in a residual."""
+        phases = [phase[2] if len(phase) == 3 else None for phase in self.warmup]
+        return not sends_all(self.algorithm) or any(map(codes_dense, [self.wire, *phases]))
 
     def _check_adaptive(self) -> None:
         """Raise ValueError if no exchange overlaps the backward, or its cost has no prediction."""

@@ -37,12 +37,22 @@ class Residuals:
         return flat
 
     def is_zero(self, index: int) -> bool:
-        """Return whether a unit's residual has never been used."""
+        """Return whether a unit has no residual: it was not used yet, or was released."""
         return self._flat[index] is None
+
+    def decay(self, index: int, factor: float) -> None:
+        """Multiply a unit's residual by `factor`; by 0, release it."""
+        flat = self._flat[index]
+        if flat is None or factor == 1:
+            return
+        if factor == 0:
+            self._flat[index] = None
+        else:
+            flat.mul_(factor)
 
     @property
     def all_zero(self) -> bool:
-        """Return whether no unit's residual has ever been requested."""
+        """Return whether no unit has a residual."""
         return all(each is None for each in self._flat)
 
     def of_parameter(self, name: str) -> torch.Tensor | None:

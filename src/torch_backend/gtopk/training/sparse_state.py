@@ -48,9 +48,9 @@ class SparseState:
     as soon as their last gradient has arrived. Parameters of fewer than `min_numel` elements are
     averaged densely, one all-reduce per unit, and have no residual. So are complex parameters of
     any size, as pairs of real numbers. Memory per rank: the residuals (of each large parameter, in
-    the accumulation type: 4 bytes per element, 8 for float64). Large gradients are read and written
-    in place, in DDP's buckets; small ones are packed. The first rank records what was delivered, k
-    entries per unit, until the backward has ended.
+    the accumulation type: 4 bytes per element, 8 for float64; none if error_decay=0). Large
+    gradients are read and written in place, in DDP's buckets; small ones are packed. The first rank
+    records what was delivered, k entries per unit, until the backward has ended.
 
     A unit whose gradients, small ones included, are not finite on some rank is not exchanged: its
     result is NaN everywhere and its residuals are unchanged; with `scaler` this applies to all
@@ -83,6 +83,12 @@ class SparseState:
             "threshold" is saved with the residuals.
         block: for select="block": elements per block, counted from the start of each unit.
         wire: None, "bf16", "fp16", "int8", "4bit", "2bit", "sign" or "raw".
+        error_decay: β in [0, 1]: after each step that happened, what it did not deliver stays in
+            the residual times β. 1: nothing is lost (error feedback, Seide et al., Interspeech
+            2014). 0: rounding errors, or what was not selected, are dropped, and no residual is
+            kept; for a transformer with AdamW on a wire of 8 bits or fewer this ends at a lower
+            loss (docs/results/adamw.md). What skip() or an aborted backward returns to a residual
+            travels once more in either case.
         warmup: pairs (density, steps), used one after the other before `density`. A density of
             "dense" is the algorithm "dense": all of acc is sent, uncoded, and the residual is
             cleared. ("dense", steps, wire) codes it, and keeps the rounding error. A step is one
