@@ -68,7 +68,7 @@ PLAIN: dict[str, Method] = {
     "dense": _dense,
     "bf16": _bf16,
     "powersgd": _power_sgd,
-    **{wire: _coded(wire) for wire in ("int8", "4bit", "2bit", "sign")},
+    **{wire: _coded(wire) for wire in ("int8", "4bit", "2bit", "ternary", "sign")},
 }
 SPARSE: dict[str, Method] = {
     "gtopk": _sparse(),

@@ -16,7 +16,7 @@ namespace gtopk::reference {
 /// Whether `dense` is coded on that wire.
 inline bool codes_blocks(const std::string& wire) {
   return wire == "bf16" || wire == "fp16" || wire == "int8" || wire == "4bit" || wire == "2bit" ||
-         wire == "sign";
+         wire == "ternary" || wire == "sign";
 }
 
 /// What a wire has of a block: zeros are +0, all is NaN if anything is not finite.
@@ -32,6 +32,8 @@ std::vector<Value> coded_block(const std::string& wire, const std::vector<Value>
   if (std::all_of(block.begin(), block.end(), finite)) {
     if (wire == "2bit" || wire == "sign") {
       coded = signed_means(block, wire == "2bit");
+    } else if (wire == "ternary") {
+      coded = ternary_levels(block);
     } else if (wire == "int8") {
       coded = multiples(block);
     } else if (wire == "4bit") {
@@ -59,7 +61,7 @@ std::vector<Value> coded_block(const std::string& wire, const std::vector<Value>
 /// What a wire has of a part of a vector that begins with a block.
 template <class Value>
 std::vector<Value> coded_part(const std::string& wire, const std::vector<Value>& values) {
-  const std::size_t block = wire == "4bit" ? 64 : 256;
+  const std::size_t block = block_of(wire);
   std::vector<Value> coded;
   for (std::size_t begin = 0; begin < values.size(); begin += block) {
     const auto first = values.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -75,7 +77,7 @@ std::vector<Value> coded_part(const std::string& wire, const std::vector<Value>&
 template <class Value>
 Entries<Value> coded_sums(std::vector<std::vector<Value>>& accs, std::uint64_t d,
                           const std::string& wire) {
-  const std::uint64_t block = wire == "4bit" ? 64 : 256;
+  const std::uint64_t block = block_of(wire);
   const std::uint64_t blocks = (d + block - 1) / block;
   const std::uint64_t ranks = accs.size();
   Entries<Value> sums;

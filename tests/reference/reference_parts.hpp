@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -161,12 +162,49 @@ std::vector<Value> signed_means(const std::vector<Value>& block, bool two_means)
   return rounded;
 }
 
+/// Upper half of a value's bits, and zeros.
+template <class Value>
+Value upper_half(Value value) {
+  if constexpr (sizeof(Value) == sizeof(double)) {
+    return std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) >> 32 << 32);
+  } else {
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) >> 16 << 16);
+  }
+}
+
+/// What `ternary` has of a block of a dense vector that is not all zeros: of magnitudes above the
+/// mean their mean, of others 0; of equal magnitudes all of them.
+template <class Value>
+std::vector<Value> ternary_levels(const std::vector<Value>& block) {
+  std::vector<double> all;
+  for (const Value value : block) {
+    all.push_back(std::fabs(value));
+  }
+  const auto [least, most] = std::minmax_element(all.begin(), all.end());
+  const double mean = mean_of(all, *least, *most);
+  std::vector<double> high;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(high),
+               [&](double magnitude) { return magnitude > mean; });
+  const Value level = upper_half(scale_of<Value>(high.empty() ? mean : mean_of(high, mean, *most)));
+  std::vector<Value> levels;
+  for (const Value value : block) {
+    const bool is_sent = high.empty() || std::fabs(value) > mean;
+    levels.push_back(is_sent ? std::copysign(level, value) : Value{0});
+  }
+  return levels;
+}
+
+/// Elements of a block of a dense vector.
+inline std::size_t block_of(const std::string& wire) {
+  return wire == "4bit" ? 64 : wire == "ternary" ? 320 : 256;
+}
+
 /// What a wire has of a list's values: of int8 and 4bit in blocks, each as long as leaves 256 or 64
 /// entries.
 template <class Value>
 std::vector<Value> on_wire(const std::string& wire, const std::vector<Value>& values) {
   std::vector<Value> all;
-  if (wire == "2bit" || wire == "sign") {
+  if (wire == "2bit" || wire == "ternary" || wire == "sign") {
     for (std::size_t begin = 0; begin < values.size(); begin += 256) {
       const auto first = values.begin() + static_cast<std::ptrdiff_t>(begin);
       const auto length = std::min<std::size_t>(256, values.size() - begin);
@@ -305,7 +343,8 @@ template <class Value>
 void round(Entries<Value>& entries, std::uint32_t rank, bool selection,
            const SparseOptions& options, TreeResult<Value>& result) {
   if (options.wire != "bf16" && options.wire != "fp16" && options.wire != "int8" &&
-      options.wire != "4bit" && options.wire != "2bit" && options.wire != "sign") {
+      options.wire != "4bit" && options.wire != "2bit" && options.wire != "ternary" &&
+      options.wire != "sign") {
     return;
   }
   std::vector<Value> values;

@@ -137,7 +137,8 @@ std::vector<std::string> wires(const std::string& algorithm) {
   const bool reselects = sends_lists(algorithm) && algorithm != "topk" && algorithm != "exact";
   std::vector<std::string> names;
   for (const Choice& choice : gtopk::wires()) {
-    const bool ties = choice.name == "4bit" || choice.name == "2bit" || choice.name == "sign";
+    const bool ties = choice.name == "4bit" || choice.name == "2bit" || choice.name == "ternary" ||
+                      choice.name == "sign";
     if (!reselects || !ties) {
       names.emplace_back(choice.name);
     }

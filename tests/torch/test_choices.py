@@ -76,7 +76,7 @@ def check_the_coarsest_wires_lose_nothing_and_send_least(me: Rank) -> None:
     total = gradient.double()
     dist.all_reduce(total)
     sent = {}
-    for wire in ("int8", "4bit", "2bit", "sign"):
+    for wire in ("int8", "4bit", "2bit", "ternary", "sign"):
         tensor, residual = gradient.clone(), torch.zeros(20_000)
         before = gtopk.stats()["bytes_sent"]
         gtopk.sparse_all_reduce(tensor, k=500, residual=residual, wire=wire, algorithm="topk")
@@ -86,10 +86,11 @@ def check_the_coarsest_wires_lose_nothing_and_send_least(me: Rank) -> None:
         assert torch.allclose(tensor.double() + left, total, atol=1e-5), wire
     # For 500 entries 1 byte each, 4 bits, 2 or 1; for two blocks scales of 2 bytes, 8 or 4, and for
     # eight of 4 bits 2 bytes. Selections that are passed on are padded to 8 bytes.
-    values = {"int8": 500 + 4, "4bit": 250 + 16, "2bit": 125 + 16, "sign": 63 + 8}
+    values = {"int8": 500 + 4, "4bit": 250 + 16, "2bit": 125 + 16}
+    values |= {"ternary": 63 + 8, "sign": 63 + 8}  # entries of a list are not zero
     for wire, fewer in itertools.pairwise(values):
         assert abs(sent[wire] - sent[fewer] - 3 * (values[wire] - values[fewer])) <= 2 * 7, wire
-    coarse, reselecting = ("4bit", "2bit", "sign"), ("gtopk", "gtopk-tree", "rs-ag")
+    coarse, reselecting = ("4bit", "2bit", "ternary", "sign"), ("gtopk", "gtopk-tree", "rs-ag")
     for wire, algorithm in itertools.product(coarse, reselecting):
         with pytest.raises(ValueError, match=f"'{wire}' makes many .* '{algorithm}' .*: topk, ex"):
             gtopk.sparse_all_reduce(torch.ones(9), k=1, wire=wire, algorithm=algorithm)

@@ -20,21 +20,29 @@ import gtopk
 pytestmark = pytest.mark.loopback
 
 SMALL_UNITS = 8 * 1024  # bytes: five units, one per weight matrix
-# Bytes of a block of 256 elements of float32, four blocks of 4bit.
-BYTES = {"bf16": 512, "fp16": 512, "int8": 258, "4bit": 4 * 34, "2bit": 72, "sign": 36}
+# Bytes of 1,280 elements of float32, whole blocks of every wire.
+BYTES = {
+    "bf16": 2560,
+    "fp16": 2560,
+    "int8": 5 * 258,
+    "4bit": 20 * 34,
+    "2bit": 5 * 72,
+    "ternary": 4 * 66,
+    "sign": 5 * 36,
+}
 
 
 def check_every_wire_sends_all_in_few_bits_and_loses_nothing(me: Rank) -> None:
-    """Four regions of 20 blocks of 256: each rank sends three of its own, and one sum to three."""
-    d = 4 * 20 * 256
+    """Four regions: each rank sends three of its own, and one sum to three."""
+    d = 4 * 4 * 1280
     gradient = torch.randn(d, generator=torch.Generator().manual_seed(me.rank))
     total = gradient.double()
     dist.all_reduce(total)
-    for wire, block in BYTES.items():
+    for wire, stretch in BYTES.items():
         tensor, residual = gradient.clone(), torch.zeros(d)
         before = gtopk.stats()["bytes_sent"]
         gtopk.sparse_all_reduce(tensor, algorithm="dense", wire=wire, residual=residual)
-        assert gtopk.stats()["bytes_sent"] - before == 2 * 64 + 6 * 20 * block, wire
+        assert gtopk.stats()["bytes_sent"] - before == 2 * 64 + 6 * 4 * stretch, wire
         left = residual.double()
         dist.all_reduce(left)
         assert torch.allclose(tensor.double() + left, total, atol=1e-5), wire

@@ -418,7 +418,7 @@ def check_no_mass_is_lost_in_half_types(me: Rank) -> None:
 
 def check_no_mass_is_lost_by_any_selector_or_coarse_wire(me: Rank) -> None:
     """Five units; the first rank notes what was delivered."""
-    wires = [{"wire": wire} for wire in ("4bit", "2bit", "sign")]
+    wires = [{"wire": wire} for wire in ("4bit", "2bit", "ternary", "sign")]
     blocks = {"block": {"block": 100}}
     selects = [{"select": each, **blocks.get(each, {})} for each in selectors()]
     for arguments in selects + wires:

@@ -104,6 +104,7 @@ double value_bits(std::string_view wire) {
          : wire == "int8"                 ? 8 + 16.0 / 256
          : wire == "4bit"                 ? 4 + 16.0 / 64
          : wire == "2bit"                 ? 2 + 64.0 / 256
+         : wire == "ternary"              ? 1 + 32.0 / 256
          : wire == "sign"                 ? 1 + 32.0 / 256
                                           : 32;
 }

@@ -15,8 +15,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Elements processed at a time: whole blocks of every wire.
-constexpr std::size_t kStretch = 1024;
+/// Elements processed at a time: whole blocks of every wire, of 64, 256 or 320 elements.
+constexpr std::size_t kStretch = 1280;
 
 template <class Value>
 using Stretch = std::array<Value, kStretch>;

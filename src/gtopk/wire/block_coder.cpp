@@ -97,6 +97,9 @@ struct FourBitsInSimd : FourBitBlocks {
 struct TwoBitsInSimd : LevelBlocks<2> {
   static constexpr auto* encode_blocks = encode_two_bit_blocks;
 };
+struct TernaryInSimd : TernaryBlocks {
+  static constexpr auto* encode_blocks = encode_ternary_blocks;
+};
 struct SignInSimd : LevelBlocks<1> {
   static constexpr auto* encode_blocks = encode_sign_blocks;
 };
@@ -106,6 +109,7 @@ const Blocks<Fp16InSimd> kFp16Blocks;
 const Blocks<Int8InSimd> kInt8Blocks;
 const Blocks<FourBitsInSimd> kFourBitBlocks;
 const Blocks<TwoBitsInSimd> kTwoBitBlocks;
+const Blocks<TernaryInSimd> kTernaryBlocks;
 const Blocks<SignInSimd> kSignBlocks;
 
 }  // namespace
@@ -115,6 +119,7 @@ const BlockCoder& fp16_blocks() { return kFp16Blocks; }
 const BlockCoder& int8_blocks() { return kInt8Blocks; }
 const BlockCoder& four_bit_blocks() { return kFourBitBlocks; }
 const BlockCoder& two_bit_blocks() { return kTwoBitBlocks; }
+const BlockCoder& ternary_blocks() { return kTernaryBlocks; }
 const BlockCoder& sign_blocks() { return kSignBlocks; }
 
 }  // namespace gtopk::sparse

@@ -32,6 +32,7 @@ class BlockCoder {
 [[nodiscard]] const BlockCoder& int8_blocks();
 [[nodiscard]] const BlockCoder& four_bit_blocks();
 [[nodiscard]] const BlockCoder& two_bit_blocks();
+[[nodiscard]] const BlockCoder& ternary_blocks();
 [[nodiscard]] const BlockCoder& sign_blocks();
 
 }  // namespace gtopk::sparse

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -190,6 +191,75 @@ struct LevelBlocks {
           std::to_integer<unsigned>(in[i / Rules::kPerByte]) >> i % Rules::kPerByte * Rules::kBits;
       values[i] = meant[rest % (1U << Rules::kBits)];
     }
+  }
+};
+
+/// A block is its level, in the upper half of its bits, and five values in each byte, as digits in
+/// base 3: 0, the level, or its negative. Of n values, value i is digit i / s of byte i % s, with
+/// s = ceil(n / 5), so that loops over bytes need no shuffles. A magnitude above the block's mean
+/// is sent as the mean of all such; if none is above the mean, all are it, and are sent.
+struct TernaryBlocks {
+  static constexpr std::size_t kBlock = 320;
+  static constexpr std::size_t kPerByte = 5;
+  static constexpr std::array<unsigned, kPerByte> kPowers = {1, 3, 9, 27, 81};
+  using Rules = LevelRules<2>;
+
+  static constexpr std::size_t code_bytes(std::size_t count) {
+    return (count + kPerByte - 1) / kPerByte;
+  }
+  template <class Value>
+  static constexpr std::size_t bytes(std::size_t count) {
+    return sizeof(typename FourBits<Value>::Stored) + code_bytes(count);
+  }
+  template <class Value>
+  static void encode(const Value* values, std::size_t count, std::byte* out) {
+    if (!is_finite_key<Value>(largest_key(values, count))) {
+      const Value infinity = std::numeric_limits<Value>::infinity();
+      write(values, count, std::numeric_limits<Value>::quiet_NaN(), infinity, out);
+      return;
+    }
+    const typename Rules::template Block<Value> block(values, count);
+    const bool all_are_mean = block.mean() >= Rules::range_of(values, count).second;
+    write(values, count, block.larger(), all_are_mean ? Value{0} : block.limit(), out);
+  }
+  template <class Value>
+  static void decode(const std::byte* in, std::size_t count, Value* values) {
+    typename FourBits<Value>::Stored stored = 0;
+    std::memcpy(&stored, in, sizeof stored);
+    in += sizeof stored;
+    const Value level = FourBits<Value>::of_stored(stored);
+    const Value zero = std::isnan(level) ? level : Value{0};
+    const std::size_t stride = code_bytes(count);
+    for (std::size_t digit = 0, begin = 0; begin < count; ++digit, begin += stride) {
+      const std::size_t some = std::min(stride, count - begin);
+      for (std::size_t i = 0; i < some; ++i) {
+        const unsigned code = std::to_integer<unsigned>(in[i]) / kPowers[digit] % 3;
+        values[begin + i] = code == 0 ? zero : code == 1 ? level : -level;
+      }
+    }
+  }
+
+  /// Writes a block whose magnitudes above the limit are sent as the level.
+  template <class Value>
+  static void write(const Value* values, std::size_t count, Value level, Value limit,
+                    std::byte* out) {
+    const auto stored = FourBits<Value>::stored_of(level);
+    std::memcpy(out, &stored, sizeof stored);
+    out += sizeof stored;
+    if (stored == 0) {
+      limit = std::numeric_limits<Value>::infinity();  // no value is sent as a zero with a sign
+    }
+    const std::size_t stride = code_bytes(count);
+    std::array<std::uint8_t, code_bytes(kBlock)> codes{};
+    for (std::size_t digit = 0, begin = 0; begin < count; ++digit, begin += stride) {
+      const std::size_t some = std::min(stride, count - begin);
+      for (std::size_t i = 0; i < some; ++i) {
+        const unsigned above = values[begin + i] > limit ? 1 : 0;
+        const unsigned below = values[begin + i] < -limit ? 2 : 0;
+        codes[i] = static_cast<std::uint8_t>(codes[i] + kPowers[digit] * (above + below));
+      }
+    }
+    std::memcpy(out, codes.data(), stride);
   }
 };
 

@@ -1,6 +1,6 @@
-// Sparse, wire: encodes whole blocks of `2bit` and `sign` in SIMD, compiled once per target.
-// If all sums of a block are exact, their order does not matter; other blocks are encoded value by
-// value.
+// Sparse, wire: encodes whole blocks of `2bit`, `ternary` and `sign` in SIMD, compiled once per
+// target. If all sums of a block are exact, their order does not matter; other blocks are encoded
+// value by value.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -34,6 +34,14 @@ void encode_levels(const float* values, std::size_t blocks, std::byte* out) {
   }
 }
 
+void encode_ternary(const float* values, std::size_t blocks, std::byte* out) {
+  using Format = TernaryBlocks;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    Format::encode(values + block * Format::kBlock, Format::kBlock,
+                   out + block * Format::bytes<float>(Format::kBlock));
+  }
+}
+
 #else
 
 using Doubles = hn::RepartitionToWide<Floats>;
@@ -41,7 +49,8 @@ using FewFloats = hn::Rebind<float, Doubles>;
 
 /// Whether sums of a block's magnitudes have the same bits in any order. They are exact in double
 /// if the exponent of the largest is at most 21 above that of the smallest that is not zero: a
-/// magnitude has 24 bits, and a sum of 256 of them 8 more.
+/// magnitude has 24 bits, and a sum of 256 of them 8 more; of more than 256, 9.
+template <std::size_t Count>
 HWY_INLINE bool sums_are_exact(const float* values, std::uint32_t largest) {
   constexpr std::uint32_t kFraction = std::numeric_limits<float>::digits - 1;
   const Int32s di;
@@ -49,13 +58,14 @@ HWY_INLINE bool sums_are_exact(const float* values, std::uint32_t largest) {
   const auto signless = hn::Set(du, MagnitudeKey<float>::kSignless);
   // Zeros become the largest number.
   auto smallest = hn::Set(du, ~std::uint32_t{0});
-  for (std::size_t i = 0; i < LevelBlocks<1>::kBlock; i += hn::Lanes(di)) {
+  for (std::size_t i = 0; i < Count; i += hn::Lanes(di)) {
     const auto bits = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(values) + i);
     smallest = hn::Min(smallest, hn::Sub(hn::And(bits, signless), hn::Set(du, 1)));
   }
   const std::uint32_t least = hn::GetLane(hn::MinOfLanes(du, smallest)) + 1;
   const auto exponent = [](std::uint32_t key) { return std::max(key >> kFraction, 1U); };
-  return exponent(largest) - exponent(least) <= 21;
+  static_assert(Count <= 512);
+  return exponent(largest) - exponent(least) <= (Count <= 256 ? 21 : 20);
 }
 
 /// Exact sums of the magnitudes up to a limit, and of those above it.
@@ -64,6 +74,7 @@ struct ExactSums {
   double large = 0;
   double larger = 0;  ///< how many are above
 };
+template <std::size_t Count>
 HWY_INLINE ExactSums exact_sums(const float* values, double limit) {
   const Doubles dd;
   const FewFloats few;
@@ -72,7 +83,7 @@ HWY_INLINE ExactSums exact_sums(const float* values, double limit) {
   auto small = hn::Zero(dd);
   auto large = hn::Zero(dd);
   auto larger = hn::Zero(dd);
-  for (std::size_t i = 0; i < LevelBlocks<1>::kBlock; i += hn::Lanes(dd)) {
+  for (std::size_t i = 0; i < Count; i += hn::Lanes(dd)) {
     const auto magnitude = hn::Abs(hn::PromoteTo(dd, hn::LoadU(few, values + i)));
     const auto is_larger = hn::Gt(magnitude, above);
     small = hn::Add(small, hn::IfThenZeroElse(is_larger, magnitude));
@@ -128,24 +139,21 @@ struct LevelsOfBlock {
   /// Magnitudes above it have the larger level.
   float limit = std::numeric_limits<float>::infinity();
 };
-template <std::size_t Levels>
+template <std::size_t Levels, std::size_t Count = LevelRules<Levels>::kBlock>
 HWY_INLINE LevelsOfBlock<Levels> levels_of(const float* values, float largest) {
   using Rules = LevelRules<Levels>;
-  constexpr auto kCount = static_cast<double>(Rules::kBlock);
-  const double mean = exact_sums(values, std::numeric_limits<double>::infinity()).small / kCount;
+  constexpr auto kCount = static_cast<double>(Count);
+  const double mean =
+      exact_sums<Count>(values, std::numeric_limits<double>::infinity()).small / kCount;
   LevelsOfBlock<Levels> levels;
   levels.scales.fill(Rules::template level_of<float>(mean));
   if (Levels == 2 && mean < largest) {
-    const ExactSums sums = exact_sums(values, mean);
+    const ExactSums sums = exact_sums<Count>(values, mean);
     levels.scales.front() =
         Rules::template level_of<float>(std::clamp(sums.small / (kCount - sums.larger), 0.0, mean));
     levels.scales.back() = Rules::template level_of<float>(
         std::clamp(sums.large / sums.larger, mean, double{largest}));
-    // The largest float32 that is not above the mean.
-    levels.limit = static_cast<float>(mean);
-    if (levels.limit > mean) {
-      levels.limit = std::nextafter(levels.limit, 0.0F);
-    }
+    levels.limit = Rules::template limit_of<float>(mean);
   }
   return levels;
 }
@@ -155,7 +163,7 @@ HWY_INLINE void encode_levels(const float* values, std::size_t blocks, std::byte
   using Format = LevelBlocks<Levels>;
   for (std::size_t block = 0; block < blocks; ++block) {
     const std::uint32_t key = largest_key_of(values, Format::kBlock);
-    if (key != 0 && is_finite_key<float>(key) && sums_are_exact(values, key)) {
+    if (key != 0 && is_finite_key<float>(key) && sums_are_exact<Format::kBlock>(values, key)) {
       const auto levels = levels_of<Levels>(values, std::bit_cast<float>(key));
       std::memcpy(out, levels.scales.data(), sizeof levels.scales);
       std::byte* codes = out + sizeof levels.scales;
@@ -179,6 +187,23 @@ HWY_INLINE void encode_levels(const float* values, std::size_t blocks, std::byte
   }
 }
 
+void encode_ternary(const float* values, std::size_t blocks, std::byte* out) {
+  using Format = TernaryBlocks;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const std::uint32_t key = largest_key_of(values, Format::kBlock);
+    if (key != 0 && is_finite_key<float>(key) && sums_are_exact<Format::kBlock>(values, key)) {
+      const auto levels = levels_of<2, Format::kBlock>(values, std::bit_cast<float>(key));
+      const bool all_are_mean = std::isinf(levels.limit);
+      Format::write(values, Format::kBlock, levels.scales.back(),
+                    all_are_mean ? 0.0F : levels.limit, out);
+    } else {
+      Format::encode(values, Format::kBlock, out);
+    }
+    values += Format::kBlock;
+    out += Format::bytes<float>(Format::kBlock);
+  }
+}
+
 #endif  // HWY_TARGET == HWY_SCALAR
 
 void encode_two_bits(const float* values, std::size_t blocks, std::byte* out) {
@@ -195,10 +220,14 @@ HWY_AFTER_NAMESPACE();
 namespace gtopk::sparse {
 
 HWY_EXPORT(encode_two_bits);
+HWY_EXPORT(encode_ternary);
 HWY_EXPORT(encode_signs);
 
 void encode_two_bit_blocks(const float* values, std::size_t blocks, std::byte* out) {
   HWY_DYNAMIC_DISPATCH(encode_two_bits)(values, blocks, out);
+}
+void encode_ternary_blocks(const float* values, std::size_t blocks, std::byte* out) {
+  HWY_DYNAMIC_DISPATCH(encode_ternary)(values, blocks, out);
 }
 void encode_sign_blocks(const float* values, std::size_t blocks, std::byte* out) {
   HWY_DYNAMIC_DISPATCH(encode_signs)(values, blocks, out);

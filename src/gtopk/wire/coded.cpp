@@ -307,6 +307,7 @@ const Coded<OneByOne<Rounded16<Float16>>> kFp16Codec(&fp16_blocks());
 const Coded<AsInt8> kInt8Codec(&int8_blocks());
 const Coded<As4Bit> k4BitCodec(&four_bit_blocks());
 const Coded<AsLevels<2>> k2BitCodec(&two_bit_blocks());
+const Coded<AsLevels<1>> kTernaryCodec(&ternary_blocks());  // entries of a list are not zero
 const Coded<AsLevels<1>> kSignCodec(&sign_blocks());
 
 }  // namespace
@@ -320,6 +321,8 @@ const CodecRow k4Bit{"4bit", "indices coded, values as one of sixteen levels of 
                      k4BitCodec};
 const CodecRow k2Bit{"2bit", "indices coded, signs and one of two magnitudes per block",
                      k2BitCodec};
+const CodecRow kTernary{
+    "ternary", "dense: zero, or a sign times one magnitude per block; lists: sign", kTernaryCodec};
 const CodecRow kSign{"sign", "indices coded, signs times the mean magnitude of their block",
                      kSignCodec};
 

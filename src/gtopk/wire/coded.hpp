@@ -18,6 +18,9 @@ extern const CodecRow kInt8;
 extern const CodecRow k4Bit;
 /// Values as a sign and one of two magnitudes of each block of 256 entries.
 extern const CodecRow k2Bit;
+/// In a list like kSign; in a dense vector a sign times one magnitude of each block of 320
+/// elements, or zero.
+extern const CodecRow kTernary;
 /// Values as a sign times the mean magnitude of each block of 256 entries.
 extern const CodecRow kSign;
 

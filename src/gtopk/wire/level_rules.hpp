@@ -136,6 +136,8 @@ struct LevelRules {
 
     /// Magnitudes above it have the larger level.
     [[nodiscard]] GTOPK_HOST_DEVICE double mean() const { return mean_; }
+    /// The largest value that is not above the mean: magnitudes are above both or neither.
+    [[nodiscard]] GTOPK_HOST_DEVICE Value limit() const { return limit_of<Value>(mean_); }
     [[nodiscard]] GTOPK_HOST_DEVICE Value smaller() const { return levels_.front(); }
     [[nodiscard]] GTOPK_HOST_DEVICE Value larger() const { return levels_.back(); }
     [[nodiscard]] GTOPK_HOST_DEVICE Value level(Value magnitude) const {
@@ -146,6 +148,13 @@ struct LevelRules {
     double mean_ = 0;
     Scales<Value> levels_;
   };
+
+  /// The largest value that is not above the mean.
+  template <class Value>
+  GTOPK_HOST_DEVICE static Value limit_of(double mean) {
+    const auto limit = static_cast<Value>(mean);
+    return limit > mean ? std::nextafter(limit, Value{0}) : limit;
+  }
 
   /// The mean's 24 highest bits, as many as float32 has. Sums of a block of such levels are exact,
   /// so rounding again changes nothing.

@@ -10,7 +10,7 @@ namespace sparse {
 
 Registry<CodecRow>& codec_registry() {
   static Registry<CodecRow> registry(
-      "wire", {&kRaw, &kLossless, &kBf16, &kFp16, &kInt8, &k4Bit, &k2Bit, &kSign});
+      "wire", {&kRaw, &kLossless, &kBf16, &kFp16, &kInt8, &k4Bit, &k2Bit, &kTernary, &kSign});
   return registry;
 }
 

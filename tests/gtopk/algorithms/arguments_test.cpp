@@ -85,7 +85,7 @@ TEST(Arguments, WiresWhoseValuesTieAreRefusedWhereNodesSelectAgain) {
       call.options.algorithm = algorithm;
     });
   };
-  for (const char* const wire : {"4bit", "2bit", "sign"}) {
+  for (const char* const wire : {"4bit", "2bit", "ternary", "sign"}) {
     for (const char* const algorithm :
          {"gtopk", "gtopk-tree", "rs-ag", "hierarchical", "gtopk-placed"}) {
       EXPECT_EQ(with(wire, algorithm),

@@ -17,6 +17,7 @@
 #include "src/gtopk/algorithms/departure.hpp"
 #include "src/gtopk/wire/codec.hpp"
 #include "tests/reference/hosts.hpp"
+#include "tests/reference/reference_parts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/sanitized.hpp"
@@ -29,9 +30,9 @@ using support::InprocRanks;
 using support::Tensor;
 using support::uneven_network;
 
-const std::vector<std::string> kWires = {"bf16", "fp16", "int8", "4bit", "2bit", "sign"};
+const std::vector<std::string> kWires = {"bf16", "fp16", "int8", "4bit", "2bit", "ternary", "sign"};
 
-std::size_t block_of(const std::string& wire) { return wire == "4bit" ? 64 : 256; }
+std::size_t block_of(const std::string& wire) { return reference::block_of(wire); }
 
 /// Bell-shaped gradients and smaller residuals.
 Problem problem_of(const std::string& wire, std::uint32_t ranks, DataType type, std::uint64_t d,

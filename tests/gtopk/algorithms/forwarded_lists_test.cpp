@@ -205,7 +205,7 @@ TEST_P(Forwarded, BytesOfEveryRankAreThoseOfThePage) {
 
 INSTANTIATE_TEST_SUITE_P(
     Every, Forwarded,
-    ::testing::Combine(::testing::Values("bf16", "fp16", "int8", "4bit", "2bit", "sign"),
+    ::testing::Combine(::testing::Values("bf16", "fp16", "int8", "4bit", "2bit", "ternary", "sign"),
                        ::testing::Values(MeanOver::kRanks, MeanOver::kContributors)));
 
 // The number of selections, and the entries and bytes of the first: whichever byte of them.

@@ -368,7 +368,7 @@ TEST(ExpectedBytes, OfSelectionsInPlaceOfSumsAreWithinThreePercent) {
   constexpr std::uint64_t kD = 1 << 16;
   constexpr std::uint64_t kN = kD / 64;
   reference::Problem problem = scattered(4, "topk", kD);
-  for (const char* wire : {"bf16", "4bit", "2bit", "sign"}) {
+  for (const char* wire : {"bf16", "4bit", "2bit", "ternary", "sign"}) {
     problem.options.wire = wire;
     const Work work = predicted(problem);
     InprocRanks ranks(4);

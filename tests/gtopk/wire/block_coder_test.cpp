@@ -83,7 +83,7 @@ std::vector<Key<Value>> bits(const std::vector<Value>& values) {
   return bits;
 }
 
-const std::vector<std::string> kWires = {"bf16", "fp16", "int8", "4bit", "2bit", "sign"};
+const std::vector<std::string> kWires = {"bf16", "fp16", "int8", "4bit", "2bit", "ternary", "sign"};
 
 const BlockCoder& coder_of(const std::string& wire) {
   return *codec_registry().find(wire).codec.blocks();
@@ -176,6 +176,9 @@ TEST(BlockCoder, TakesAsManyBytesAsThePageSays) {
   EXPECT_EQ(bytes("4bit", 1001, kDouble), 501U + 16 * 4);
   EXPECT_EQ(bytes("2bit", 1001, kFloat), 251U + 4 * 8);
   EXPECT_EQ(bytes("2bit", 1001, kDouble), 251U + 4 * 16);
+  EXPECT_EQ(bytes("ternary", 640, kFloat), 2U * (2 + 64));
+  EXPECT_EQ(bytes("ternary", 1001, kFloat), 3U * 64 + 9 + 4 * 2);
+  EXPECT_EQ(bytes("ternary", 1001, kDouble), 3U * 64 + 9 + 4 * 4);
   EXPECT_EQ(bytes("sign", 1001, kFloat), 126U + 4 * 4);
   EXPECT_EQ(bytes("sign", 1001, kDouble), 126U + 4 * 8);
   for (const std::string& wire : kWires) {

@@ -267,7 +267,7 @@ TEST(Registry, NamesWhatThereIs) {
     EXPECT_THAT(
         error.what(),
         ::testing::StartsWith(
-            "unknown wire 'zip'; available: raw, lossless, bf16, fp16, int8, 4bit, 2bit, sign"));
+            "unknown wire 'zip'; available: raw, lossless, bf16, fp16, int8, 4bit, 2bit, ternary, sign"));
   }
 }
 

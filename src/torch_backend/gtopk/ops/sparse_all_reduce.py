@@ -107,11 +107,12 @@ def sparse_all_reduce(
         wire: how lists, and the values of "dense", are encoded; indices are always coded
             losslessly, except by "raw". None:
             values unchanged, in the accumulation type. "bf16", "fp16" (saturating), "int8", "4bit",
-            "2bit" or "sign" (the last four with scales for each 256 entries, "4bit" for each 64):
-            values are rounded, and the rounding error goes to a residual. "4bit", "2bit" and "sign"
-            make many values equal, so of the algorithms with lists only "topk" and "exact" accept
-            them, which never select from rounded values. "raw": nothing
-            is coded, for networks faster than coding.
+            "2bit", "ternary" or "sign" (from "int8" on with scales for each 256 entries, "4bit" for
+            each 64, "ternary" for each 320): values are rounded, and the rounding error goes to a
+            residual. From "4bit" on they make many values equal, so of the algorithms with lists
+            only "topk" and "exact" accept them, which never select from rounded values. "ternary"
+            (zero, or a sign times one magnitude per block) is for "dense"; lists travel as "sign".
+            "raw": nothing is coded, for networks faster than coding.
         semantics: what the result must guarantee. "dense": every element is sent in every step, on
             any wire; "exact_sum": at each delivered index, the sum of all values selected there
             ("topk", "exact", and "dense" on a wire that does not round); "gtopk": the same, or

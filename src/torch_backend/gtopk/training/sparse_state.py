@@ -82,7 +82,7 @@ class SparseState:
         select: "exact", "gaussian", "sampled", "threshold" or "block". The per-unit state of
             "threshold" is saved with the residuals.
         block: for select="block": elements per block, counted from the start of each unit.
-        wire: None, "bf16", "fp16", "int8", "4bit", "2bit", "sign" or "raw".
+        wire: None, "bf16", "fp16", "int8", "4bit", "2bit", "ternary", "sign" or "raw".
         error_decay: β in [0, 1]: after each step that happened, what it did not deliver stays in
             the residual times β. 1: nothing is lost (error feedback, Seide et al., Interspeech
             2014). 0: rounding errors, or what was not selected, are dropped, and no residual is
