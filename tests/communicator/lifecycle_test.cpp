@@ -19,7 +19,7 @@
 namespace gtopk::test {
 namespace {
 
-constexpr int kRounds = 50;
+constexpr int kRounds = kSanitized ? 10 : 50;
 
 /// Start, meet, one operation, end.
 void live_once(ForkedRank& self, int round) {
@@ -38,7 +38,7 @@ void live_once(ForkedRank& self, int round) {
 
 class LifecycleOver : public testing::TestWithParam<const char*> {};
 
-TEST_P(LifecycleOver, FiftyStartsAndEndsLeaveNothingBehind) {
+TEST_P(LifecycleOver, ManyStartsAndEndsLeaveNothingBehind) {
   const SharedMemoryDirectory files;
   const char* const tls = GetParam();
   run_forked_ranks(2,

@@ -233,8 +233,12 @@ TEST_P(MismatchedProcesses, AllGetAnErrorWithBothSidesValuesAndTheGroupWorksOn) 
   }
 }
 
+std::vector<int> mismatched_rank_counts() {
+  return kSanitized ? std::vector{3} : std::vector{2, 3, 5};
+}
+
 INSTANTIATE_TEST_SUITE_P(Some, MismatchedProcesses,
-                         testing::Combine(testing::Values(2, 3, 5),
+                         testing::Combine(testing::ValuesIn(mismatched_rank_counts()),
                                           testing::Values(kTcp, kSharedMemory)),
                          [](const auto& instance) {
                            return fmt::format("P{}_{}", std::get<0>(instance.param),

@@ -48,7 +48,11 @@ def _steps(me: Rank, device: str, d: int, **arguments: Any) -> list[torch.Tensor
 
 
 def check_dense_on_a_coded_wire_is_staged(me: Rank) -> None:
-    for arguments in ({"wire": "int8"}, {"wire": "4bit", "dtype": torch.bfloat16}):
+    for arguments in (
+        {"wire": "int8"},
+        {"wire": "4bit", "dtype": torch.bfloat16},
+        {"wire": "ternary"},
+    ):
         expected = _steps(me, "cpu", 9000, algorithm="dense", **arguments)
         before = torch.ops.fake.counts()
         seen = _steps(me, FAKE, 9000, algorithm="dense", **arguments)
