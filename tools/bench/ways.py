@@ -385,6 +385,7 @@ def main() -> None:
         "powersgd-4": power_sgd(4),
         "topk": attached(density=density, algorithm="topk"),
         **{wire: attached(algorithm="dense", wire=wire) for wire in ("bf16", "int8", "4bit")},
+        "ternary": attached(algorithm="dense", wire="ternary", error_decay=0),
     }
     if arguments.ways:
         makers |= others

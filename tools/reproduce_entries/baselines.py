@@ -20,6 +20,7 @@ WAYS = {
     "bf16": ("gtopk, bfloat16", 1 / 2),
     "int8": ("gtopk, `int8`", None),
     "4bit": ("gtopk, `4bit`", None),
+    "ternary": ("gtopk, `ternary`", None),
     "powersgd-1": ("PowerSGD, rank 1", None),
     "powersgd-4": ("PowerSGD, rank 4", None),
     "topk": ("`topk`, 0.01", None),
@@ -63,7 +64,8 @@ def sent(records: Records, way: str) -> float:
 def checks(records: Records) -> list[Check]:
     found = []
     full = min(FULL, key=lambda way: best(records, way)[0])
-    pairs = [("4bit", full, 1 / 3), ("int8", full, 1 / 2), ("default unit", "powersgd-4", 1.0)]
+    pairs = [("ternary", full, 1 / 4), ("4bit", full, 1 / 3), ("int8", full, 1 / 2)]
+    pairs.append(("default unit", "powersgd-4", 1.0))
     for way, other, bound in pairs if busy(records) <= MOST_BUSY else ():
         ratio = best(records, way)[0] / best(records, other)[0]
         said = f"{WAYS[way][0]} takes {ratio:.2f} of the time of {WAYS[other][0]}"
