@@ -38,6 +38,7 @@ ONCE = {
     "test_convergence",
     "test_coo",
     "test_count_tests",
+    "test_coverage_table",
     "test_ddp_habits",
     "test_dense_coded",
     "test_device",
