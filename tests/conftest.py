@@ -104,6 +104,7 @@ ONCE = {
     "test_random_failures",
     "test_readme",
     "test_recorder",
+    "test_refused_collectives",
     "test_replicas",
     "test_reproduce",
     "test_saved_state",
