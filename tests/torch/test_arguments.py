@@ -149,6 +149,17 @@ def test_residual_and_tensor_may_lie_side_by_side_in_one_memory(views):
         gtopk.sparse_all_reduce(tensor, k=1, residual=residual)
 
 
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_a_selectors_state_may_not_share_memory_with_what_it_selects_from(with_residual):
+    memory = torch.zeros(12).double()
+    arguments = {"state": memory[:4]}
+    if with_residual:
+        arguments["residual"] = memory[2:10]
+    tensor = torch.ones(8).double() if with_residual else memory[3:11]
+    with pytest.raises(ValueError, match="state must not share memory with tensor or residual"):
+        gtopk.sparse_all_reduce(tensor, k=1, **arguments)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_residual_of_a_half_type_is_float32(dtype):
     tensor = torch.ones(8, dtype=dtype)
@@ -226,6 +237,12 @@ def test_a_state_of_no_parameters_is_refused():
     model = nn.Linear(4, 4).requires_grad_(False)
     with pytest.raises(ValueError, match="no parameter that requires a gradient"):
         state(model)
+
+
+def test_two_parameters_of_one_name_are_refused():
+    pairs = [("weight", nn.Parameter(torch.ones(4))), ("weight", nn.Parameter(torch.ones(4)))]
+    with pytest.raises(ValueError, match="two parameters have the name 'weight'"):
+        gtopk.SparseState(pairs)
 
 
 def units_of(made: gtopk.SparseState) -> list[tuple[str, ...]]:

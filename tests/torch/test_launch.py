@@ -146,11 +146,8 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_a_slurm_step_without_pmix_sets_what_torchrun_would_set(
-    name: str, monkeypatch: pytest.MonkeyPatch
-):
-    changes, expected = STEPS[name]
+def set_step(monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]) -> None:
+    """Gives this process the variables of TASK, but for these changes, and of no other launcher."""
     launchers = ("PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK")
     monkeypatch.setattr(launch, "_served", None)
     for variable in (*TORCHRUNS, *launchers):
@@ -158,6 +155,14 @@ def test_a_slurm_step_without_pmix_sets_what_torchrun_would_set(
         monkeypatch.delenv(variable)
     for variable, value in {**TASK, **changes}.items():
         monkeypatch.setenv(variable, value)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_slurm_step_without_pmix_sets_what_torchrun_would_set(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    changes, expected = STEPS[name]
+    set_step(monkeypatch, changes)
     if isinstance(expected, str):
         with pytest.raises(dist.DistBackendError, match=expected):
             gtopk.launch_env()
@@ -166,6 +171,29 @@ def test_a_slurm_step_without_pmix_sets_what_torchrun_would_set(
     else:
         assert gtopk.launch_env() == expected
         assert gtopk.launch_env() == expected  # a no-op
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "message"),
+    [
+        (4, 5, r"pmix:// was given rank=4, but the launcher says 3: leave rank out"),
+        (3, 6, r"given world_size=6, but the launcher says 5: leave world_size out"),
+    ],
+)
+def test_numbers_that_differ_from_the_launchers_are_refused(rank, size, message, monkeypatch):
+    set_step(monkeypatch, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
+    with pytest.raises(ValueError, match=message):
+        next(dist.rendezvous("pmix://", rank=rank, world_size=size))
+
+
+def test_one_rendezvous_by_pmix_serves_one_meeting(monkeypatch: pytest.MonkeyPatch):
+    alone = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "localhost"}
+    place = {"SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_LOCALID": "0", "MASTER_ADDR": "127.0.0.1"}
+    set_step(monkeypatch, {**alone, **place, "MASTER_PORT": str(free_port())})
+    meeting = dist.rendezvous("pmix://")
+    assert next(meeting)[1:] == (0, 1)
+    with pytest.raises(RuntimeError, match="cannot meet again through the same pmix://"):
+        next(meeting)
 
 
 def test_two_tasks_of_a_step_meet_without_pmix():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
 import torch.distributed as dist
 from ranks import Rank, RankSet
 from test_outer import INNER, Outer, inner_of
@@ -42,6 +43,8 @@ def check_a_state_of_another_run_is_refused(me: Rank) -> None:
         outer.optimizer.load_state_dict({**saved, "gtopk": 3})
     plain = inner_of(network())
     outer.optimizer.load_state_dict(plain.state_dict())
+    with pytest.raises(ValueError, match="inner must be a plain optimizer, given an Outer"):
+        gtopk.OuterOptimizer(outer.optimizer, outer.model)
     with pytest.raises(TypeError, match="cannot be copied"):
         copy.deepcopy(outer.optimizer)
 
@@ -107,7 +110,11 @@ def check_arguments_are_refused_before_anything_is_sent(me: Rank) -> None:
             Outer(me.rank, **{"preset": "diloco", **arguments})
     model = network()
     inner = inner_of(model)
+    frozen = nn.Linear(2, 2)
+    of_the_bias = torch.optim.SGD([frozen.bias], lr=0.1)
+    frozen.bias.requires_grad_(False)
     for given, message in (
+        ((of_the_bias, frozen), "the inner optimizer trains no parameter of the model"),
         ((inner, [*model.parameters()]), "model must be a torch.nn.Module, given list"),
         ((model, model), "inner must be a torch.optim.Optimizer, given Sequential"),
         ((inner, network()), r"11 parameters of the inner optimizer are not the model's"),
