@@ -76,11 +76,14 @@ void GtopkWork::finish(Self self) {
     return;
   }
   const std::shared_ptr<GroupState> group = self->group_;
-  {
+  try {
     // What its callbacks call takes the place of the callback that called it.
     const CallOrder::Within within(self->caller_);
     const CallOrder::InFlight in_flight(self->caller_);
     self->complete();
+  } catch (...) {  // a callback has thrown
+    group->order().advance();
+    throw;
   }
   group->order().advance();  // callbacks of a window may have been what is waited for
 }

@@ -233,8 +233,8 @@ TEST_P(MismatchedProcesses, AllGetAnErrorWithBothSidesValuesAndTheGroupWorksOn) 
   }
 }
 
-std::vector<int> mismatched_rank_counts() {
-  return kSanitized ? std::vector{3} : std::vector{2, 3, 5};
+std::vector<std::uint32_t> mismatched_rank_counts() {
+  return kSanitized ? std::vector{3U} : std::vector{2U, 3U, 5U};
 }
 
 INSTANTIATE_TEST_SUITE_P(Some, MismatchedProcesses,

@@ -19,6 +19,7 @@ from torch.futures import Future
 
 pytestmark = pytest.mark.loopback
 
+CPU = torch.device("cpu")
 TIMEOUT = timedelta(seconds=5)  # an order that does not go on ends the group
 
 
@@ -108,6 +109,39 @@ def check_a_message_that_throws_is_not_in_flight(me: Rank) -> None:
     dist.destroy_process_group(group)
 
 
+def check_a_window_that_throws_holds_nothing_up(me: Rank) -> None:
+    """A message ends it. What waits for its callback then starts, although what another callback
+    has called is in flight, and may end only after that.
+    """
+    group, last = dist.new_group(timeout=TIMEOUT), me.size - 1
+    if is_last(me, "window", [1], group):
+        me.store.wait(["attached/waits/0"])
+        dist.send(torch.ones(1), 0, group)
+        reduced(2, group).wait()
+        dist.send(torch.ones(1), 0, group)
+    else:
+        group._start_coalescing(CPU)
+        part = group.allreduce([torch.ones(1)])
+        group.recv([torch.empty(1)], last, 0)
+        window = group._end_coalescing(CPU)
+        called: list[dist.Work | None] = []
+        there = threading.Event()
+
+        def callback(_: object) -> None:
+            called.append(dist.irecv(torch.empty(1), last, group))
+            there.set()
+
+        part.get_future().add_done_callback(callback)
+        throws(window.get_future())
+        attached(me, "window")
+        wait(there)
+        second = reduced(2, group)
+        attached(me, "waits")
+        second.wait()
+        called[0].wait()
+    dist.destroy_process_group(group)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_group_goes_on_after_a_callback_that_throws(two, case):
     two.run(check_a_callback_that_throws, case)
@@ -116,3 +150,7 @@ def test_a_group_goes_on_after_a_callback_that_throws(two, case):
 
 def test_a_message_whose_completion_throws_has_ended(two):
     two.run(check_a_message_that_throws_is_not_in_flight)
+
+
+def test_a_window_whose_completion_throws_has_ended(two):
+    two.run(check_a_window_that_throws_holds_nothing_up)

@@ -9,7 +9,9 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtopk/collectives.hpp"
@@ -27,6 +29,7 @@ using reference::Problem;
 using support::InprocRanks;
 using support::SharedEnding;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 /// Every rank selects exactly k.
 Problem problem_of(std::uint32_t size, const std::string& algorithm, std::uint64_t k) {
@@ -135,6 +138,35 @@ TEST(Connections, NeverChangeAResult) {
             << choice.name << " of " << size << " over " << connections;
         EXPECT_TRUE(ranks.close().empty());
       }
+    }
+  }
+}
+
+// Messages that share a tag may come in another order where they take different connections: those
+// of one rank to another must each have their own (engine/group_view.hpp).
+TEST(Connections, NoTwoMessagesOfACallShareATag) {
+  const std::vector<std::uint32_t> sizes =
+      support::kSanitized ? std::vector{2U, 3U} : std::vector{2U, 3U, 4U, 8U};
+  for (const auto& choice : algorithms()) {
+    if (choice.name == "auto") {
+      continue;  // as above
+    }
+    for (const std::uint32_t size : sizes) {
+      InprocRanks ranks(size, {.seed = size, .connections = 3});
+      std::set<std::pair<std::uint32_t, transport::Tag>> sent;
+      std::vector<std::string> repeated;
+      ranks.fabric().set_faults([&](const transport::inproc::Sent& message) {
+        const bool first = sent.emplace(message.destination, message.tag).second;
+        if (transport::kind_of(message.tag) == transport::TagKind::kCollective && !first) {
+          repeated.push_back(transport::describe(message.tag));
+        }
+        return transport::inproc::Fault{};
+      });
+      ASSERT_EQ(
+          support::differs_from_reference(ranks, problem_of(size, std::string(choice.name), kLong)),
+          "");
+      EXPECT_THAT(repeated, IsEmpty()) << choice.name << " of " << size;
+      EXPECT_TRUE(ranks.close().empty());
     }
   }
 }
