@@ -25,12 +25,13 @@ def check_each_way_is_predicted_as_plan_does(me: Rank) -> None:
     d = sum(each.numel() for each in model.parameters())
     advice = gtopk.advise(nn.parallel.DistributedDataParallel(model), step_seconds=0.25)
     assert (advice.parameters, advice.ranks, advice.kind) == (d, 4, "other")
-    dense, int8, four_bits, topk, sparse = advice.rows
+    dense, int8, four_bits, ternary, topk, sparse = advice.rows
     assert dense["arguments"] == {}
-    # Twice 3/4 of the elements, and headers: 4 bytes each, 1.0078 and 0.53 with the scales.
+    # Twice 3/4 of the elements, and headers: 4 bytes each; 1.0078, 0.53 and 0.206 with the scales.
     assert dense["bytes"] == pytest.approx(6 * d, rel=0.05)
     assert int8["bytes"] == pytest.approx(1.5 * d * (1 + 2 / 256), rel=0.05)
     assert four_bits["bytes"] == pytest.approx(1.5 * d * 4.25 / 8, rel=0.05)
+    assert ternary["bytes"] == pytest.approx(1.5 * d * 66 / 320, rel=0.05)
     for row, density in ((topk, 0.05), (sparse, 0.01)):
         plan = gtopk.plan(d, density=density)
         assert plan is not None
@@ -40,6 +41,8 @@ def check_each_way_is_predicted_as_plan_does(me: Rank) -> None:
     for row in advice.rows:
         assert row["step_seconds"] == 0.25 + row["seconds"] > 0.25
         options = {"density": 1.0, **row["arguments"]}
+        decay = options.pop("error_decay", 1.0)  # an argument of attach alone
+        assert (decay == 0) == (row is ternary)
         gtopk.sparse_all_reduce(torch.ones(d), residual=torch.zeros(d), **options)
     said = str(advice)
     assert f"{d:,} parameters" in said

@@ -99,6 +99,7 @@ struct TwoBitsInSimd : LevelBlocks<2> {
 };
 struct TernaryInSimd : TernaryBlocks {
   static constexpr auto* encode_blocks = encode_ternary_blocks;
+  static constexpr auto* decode_blocks = decode_ternary_blocks;
 };
 struct SignInSimd : LevelBlocks<1> {
   static constexpr auto* encode_blocks = encode_sign_blocks;

@@ -14,6 +14,7 @@ void encode_four_bit_blocks(const float* values, std::size_t blocks, std::byte* 
 void decode_four_bit_blocks(const std::byte* in, std::size_t blocks, float* values);
 void encode_two_bit_blocks(const float* values, std::size_t blocks, std::byte* out);
 void encode_ternary_blocks(const float* values, std::size_t blocks, std::byte* out);
+void decode_ternary_blocks(const std::byte* in, std::size_t blocks, float* values);
 void encode_sign_blocks(const float* values, std::size_t blocks, std::byte* out);
 
 }  // namespace gtopk::sparse

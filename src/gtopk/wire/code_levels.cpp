@@ -1,6 +1,6 @@
-// Sparse, wire: encodes whole blocks of `2bit`, `ternary` and `sign` in SIMD, compiled once per
-// target. If all sums of a block are exact, their order does not matter; other blocks are encoded
-// value by value.
+// Sparse, wire: encodes whole blocks of `2bit`, `ternary` and `sign`, and decodes `ternary`, in
+// SIMD, compiled once per target. If all sums of a block are exact, their order does not matter;
+// other blocks are encoded value by value.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -39,6 +39,14 @@ void encode_ternary(const float* values, std::size_t blocks, std::byte* out) {
   for (std::size_t block = 0; block < blocks; ++block) {
     Format::encode(values + block * Format::kBlock, Format::kBlock,
                    out + block * Format::bytes<float>(Format::kBlock));
+  }
+}
+
+void decode_ternary(const std::byte* in, std::size_t blocks, float* values) {
+  using Format = TernaryBlocks;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    Format::decode(in + block * Format::bytes<float>(Format::kBlock), Format::kBlock,
+                   values + block * Format::kBlock);
   }
 }
 
@@ -187,6 +195,62 @@ HWY_INLINE void encode_levels(const float* values, std::size_t blocks, std::byte
   }
 }
 
+constexpr std::size_t kTernaryBytes = TernaryBlocks::code_bytes(TernaryBlocks::kBlock);
+
+/// As TernaryBlocks::write().
+HWY_INLINE void write_ternary(const float* values, float level, float limit, std::byte* out) {
+  const auto stored = FourBits<float>::stored_of(level);
+  std::memcpy(out, &stored, sizeof stored);
+  out += sizeof stored;
+  const Floats df;
+  const Int32s di;
+  const hn::RebindToUnsigned<FewInt8s> few;
+  const auto above = hn::Set(df, stored == 0 ? std::numeric_limits<float>::infinity() : limit);
+  const auto below = hn::Neg(above);
+  for (std::size_t i = 0; i < kTernaryBytes; i += hn::Lanes(di)) {
+    auto codes = hn::Zero(di);
+    for (std::size_t digit = 0; digit < TernaryBlocks::kPerByte; ++digit) {
+      const auto value = hn::LoadU(df, values + digit * kTernaryBytes + i);
+      const auto power = static_cast<std::int32_t>(TernaryBlocks::kPowers[digit]);
+      const auto one =
+          hn::IfThenElseZero(hn::RebindMask(di, hn::Gt(value, above)), hn::Set(di, power));
+      const auto two =
+          hn::IfThenElseZero(hn::RebindMask(di, hn::Lt(value, below)), hn::Set(di, 2 * power));
+      codes = hn::Add(codes, hn::Or(one, two));
+    }
+    const auto bytes = hn::TruncateTo(few, hn::BitCast(hn::RebindToUnsigned<Int32s>(), codes));
+    hn::StoreU(bytes, few, reinterpret_cast<std::uint8_t*>(out) + i);
+  }
+}
+
+/// As TernaryBlocks::decode(). A digit d stands for the level times d - 3 (d / 2).
+void decode_ternary(const std::byte* in, std::size_t blocks, float* values) {
+  const Floats df;
+  const Int32s di;
+  const hn::RebindToUnsigned<FewInt8s> few;
+  const auto three = hn::Set(di, 3);
+  for (std::size_t block = 0; block < blocks; ++block) {
+    FourBits<float>::Stored stored = 0;
+    std::memcpy(&stored, in, sizeof stored);
+    in += sizeof stored;
+    const auto level = hn::Set(df, FourBits<float>::of_stored(stored));
+    for (std::size_t i = 0; i < kTernaryBytes; i += hn::Lanes(di)) {
+      auto rest = hn::PromoteTo(di, hn::LoadU(few, reinterpret_cast<const std::uint8_t*>(in) + i));
+      for (std::size_t digit = 0; digit < TernaryBlocks::kPerByte; ++digit) {
+        // Of numbers below 256, a third rounded down.
+        const auto third = hn::ShiftRight<9>(hn::Mul(rest, hn::Set(di, 171)));
+        const auto code = hn::Sub(rest, hn::Mul(third, three));
+        const auto times = hn::Sub(code, hn::Mul(hn::ShiftRight<1>(code), three));
+        hn::StoreU(hn::Mul(hn::ConvertTo(df, times), level), df,
+                   values + digit * kTernaryBytes + i);
+        rest = third;
+      }
+    }
+    in += kTernaryBytes;
+    values += TernaryBlocks::kBlock;
+  }
+}
+
 void encode_ternary(const float* values, std::size_t blocks, std::byte* out) {
   using Format = TernaryBlocks;
   for (std::size_t block = 0; block < blocks; ++block) {
@@ -194,8 +258,7 @@ void encode_ternary(const float* values, std::size_t blocks, std::byte* out) {
     if (key != 0 && is_finite_key<float>(key) && sums_are_exact<Format::kBlock>(values, key)) {
       const auto levels = levels_of<2, Format::kBlock>(values, std::bit_cast<float>(key));
       const bool all_are_mean = std::isinf(levels.limit);
-      Format::write(values, Format::kBlock, levels.scales.back(),
-                    all_are_mean ? 0.0F : levels.limit, out);
+      write_ternary(values, levels.scales.back(), all_are_mean ? 0.0F : levels.limit, out);
     } else {
       Format::encode(values, Format::kBlock, out);
     }
@@ -221,6 +284,7 @@ namespace gtopk::sparse {
 
 HWY_EXPORT(encode_two_bits);
 HWY_EXPORT(encode_ternary);
+HWY_EXPORT(decode_ternary);
 HWY_EXPORT(encode_signs);
 
 void encode_two_bit_blocks(const float* values, std::size_t blocks, std::byte* out) {
@@ -228,6 +292,9 @@ void encode_two_bit_blocks(const float* values, std::size_t blocks, std::byte* o
 }
 void encode_ternary_blocks(const float* values, std::size_t blocks, std::byte* out) {
   HWY_DYNAMIC_DISPATCH(encode_ternary)(values, blocks, out);
+}
+void decode_ternary_blocks(const std::byte* in, std::size_t blocks, float* values) {
+  HWY_DYNAMIC_DISPATCH(decode_ternary)(in, blocks, values);
 }
 void encode_sign_blocks(const float* values, std::size_t blocks, std::byte* out) {
   HWY_DYNAMIC_DISPATCH(encode_signs)(values, blocks, out);

@@ -50,14 +50,14 @@ class Advice:
         """Return the table."""
         lines = [
             f"{self.parameters:,} parameters ({_KINDS[self.kind]}), ranks: {self.ranks}",
-            f"{'arguments of gtopk.attach':<34} {'exchange':>11} {'step':>11} {'bytes':>15}  "
+            f"{'arguments of gtopk.attach':<49} {'exchange':>11} {'step':>11} {'bytes':>15}  "
             "loss against dense",
         ]
         for each in self.rows:
             called = ", ".join(f"{name}={value!r}" for name, value in each["arguments"].items())
             size = f"{each['bytes']:,.0f}"
             lines.append(
-                f"{called or 'none (dense)':<34} {_in_ms(each['seconds']):>11} "
+                f"{called or 'none (dense)':<49} {_in_ms(each['seconds']):>11} "
                 f"{_in_ms(each['step_seconds']):>11} {size:>15}  {each['loss']}"
             )
         lines.append("Predicted from this job's links. Where the losses come from: docs/tuning.md")
@@ -72,9 +72,31 @@ _KINDS = {
 # Arguments, and what they cost on each kind of net; docs/tuning.md has the same figures.
 _WAYS: tuple[tuple[dict[str, Any], Mapping[str, str]], ...] = (
     ({}, {"transformer": "", "convolutional": "", "other": ""}),
-    ({"algorithm": "dense", "wire": "int8"}, {"transformer": "0.2 ± 0.3 % worse (AdamW)"}),
-    ({"algorithm": "dense", "wire": "4bit"}, {"transformer": "0.3 ± 0.7 % worse (AdamW)"}),
-    ({"algorithm": "topk", "density": 0.05}, {"transformer": "8.8 % worse (AdamW)"}),
+    (
+        {"algorithm": "dense", "wire": "int8"},
+        {
+            "transformer": "0.2 ± 0.3 % worse (AdamW)",
+            "convolutional": "0.1 ± 0.2 points better",
+            "other": "0.5 ± 1.3 points worse",
+        },
+    ),
+    (
+        {"algorithm": "dense", "wire": "4bit"},
+        {
+            "transformer": "0.3 ± 0.7 % worse (AdamW)",
+            "convolutional": "0.1 ± 0.2 points better",
+            "other": "0.5 ± 1.2 points worse",
+        },
+    ),
+    (
+        {"algorithm": "dense", "wire": "ternary", "error_decay": 0.0},
+        {
+            "transformer": "1.2 ± 0.5 % worse (AdamW)",
+            "convolutional": "0.2 ± 0.5 points worse",
+            "other": "0.3 ± 0.6 points worse",
+        },
+    ),
+    ({"algorithm": "topk", "density": 0.05}, {"transformer": "12 ± 4 % worse (AdamW)"}),
     (
         {"algorithm": "gtopk", "density": 0.01},
         {

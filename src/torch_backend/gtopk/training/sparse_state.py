@@ -86,8 +86,8 @@ class SparseState:
         error_decay: β in [0, 1]: after each step that happened, what it did not deliver stays in
             the residual times β. 1: nothing is lost (error feedback, Seide et al., Interspeech
             2014). 0: rounding errors, or what was not selected, are dropped, and no residual is
-            kept; for a transformer with AdamW on a wire of 8 bits or fewer this ends at a lower
-            loss (docs/results/adamw.md). What skip() or an aborted backward returns to a residual
+            kept; for a transformer with AdamW this ends at a lower loss on wires of two bits or
+            fewer (docs/results/adamw.md). What skip() or an aborted backward returns to a residual
             travels once more in either case.
         warmup: pairs (density, steps), used one after the other before `density`. A density of
             "dense" is the algorithm "dense": all of acc is sent, uncoded, and the residual is
