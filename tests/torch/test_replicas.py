@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import signal
 import threading
 import time
@@ -257,12 +258,63 @@ def check_a_replica_that_was_given_up_on_comes_back(me: Rank) -> None:
     group.set_timeout(LONG)
     group.configure(address(me, "given up/3"), "", me.rank, 3)
     assert summed(group, 1.0) == [3.0] * 3
-    # Whichever thread releases the engine of before last, such as that of callbacks, ends it.
+    one_engine_is_left()
+    group.shutdown()
+
+
+def one_engine_is_left() -> None:
+    """Whichever thread releases the engine of before last, such as that of callbacks, ends it."""
     deadline = time.monotonic() + LONG.total_seconds()
     while len(engines()) > 1 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(engines()) == 1
+
+
+def check_a_replica_that_is_given_up_on_while_it_meets(me: Rank) -> None:
+    """Its engine is sound when the meeting begins, and spent when the new group needs one."""
+    group = gtopk.ReplicaGroup(LONG)
+    group.configure(address(me, "meets/1"), "", me.rank, 2)
+    assert summed(group, 1.0) == [2.0] * 3
+    if me.rank == 1:
+        me.store.set("victim", str(os.getpid()))
+        made = group._met
+        group.allreduce([torch.ones(16 << 20)])
+
+        def stopped(*arguments: object) -> object:
+            group._met = made  # only this time
+            alone = made(*arguments)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            # Until a new group no longer uses the engine, which has lost the other replica.
+            before, seen = engines(), engines()
+            deadline = time.monotonic() + LONG.total_seconds()
+            while seen == before:
+                assert time.monotonic() < deadline
+                probe = made(dist.HashStore(), 0, 1, "probe", LONG)
+                seen = engines()
+                probe.shutdown()
+                time.sleep(0.01)
+            return alone
+
+        group._met = stopped
+    else:
+        victim = int(me.store.get("victim"))
+        state = pathlib.Path(f"/proc/{victim}/stat")
+        while state.read_text().rpartition(")")[2].split()[0] != "T":  # it has stopped
+            time.sleep(0.01)
+        group.set_timeout(timedelta(seconds=2))
+        with pytest.raises(dist.DistBackendError, match="rank 1"):
+            group.allreduce([torch.ones(16 << 20)]).wait()
+        group.set_timeout(LONG)
+        os.kill(victim, signal.SIGCONT)
+    group.configure(address(me, "meets/2"), "", me.rank, 2)
+    assert summed(group, 1.0) == [2.0] * 3
+    one_engine_is_left()
     group.shutdown()
+
+
+def test_a_replica_that_is_stopped_while_it_meets() -> None:
+    with RankSet(2, joins=False) as ranks:
+        ranks.run(check_a_replica_that_is_given_up_on_while_it_meets, timeout=100)
 
 
 @pytest.mark.parametrize(

@@ -129,16 +129,11 @@ class ReplicaGroup(ProcessGroup):
     def _meet(self, address: str, rank: int, size: int, timeout: timedelta) -> Store:
         with self._lock:
             aborted = self._aborted
-        # Keep this process's engine, which would otherwise end between two groups and wait for the
-        # goodbyes of replicas that stay. If the engine has lost a replica, start a new one and let
-        # the old one end.
-        before = self._alone
-        self._alone = self._met(HashStore(), 0, 1, "a replica alone", timeout)
+        self._keep_engine(timeout)
         self._leave()
-        if before is not None:
-            before.shutdown()
         store = _store_at(address, timeout)
         backend = self._met(store, rank, size, f"replicas of {address}", timeout)
+        self._keep_engine(timeout)  # a new one, if the old one has lost a replica since
         backend._set_default_timeout(self._timeout)
         group = ProcessGroup(store, rank, size)
         group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
@@ -271,6 +266,17 @@ class ReplicaGroup(ProcessGroup):
         self, store: Store, rank: int, size: int, name: str, timeout: timedelta
     ) -> GtopkBackend:
         return GtopkBackend(*_native.create_backend(store, rank, size, timeout, name))
+
+    def _keep_engine(self, timeout: timedelta) -> None:
+        """Keep this process's engine from ending between two groups.
+
+        It would wait for the goodbyes of replicas that stay. If it has lost a replica, this starts
+        a new one, and the old one ends with the last group that uses it.
+        """
+        before = self._alone
+        self._alone = self._met(HashStore(), 0, 1, "a replica alone", timeout)
+        if before is not None:
+            before.shutdown()
 
     def _leave(self) -> None:
         with self._lock:
