@@ -264,10 +264,8 @@ TEST(Registry, NamesWhatThereIs) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    EXPECT_THAT(
-        error.what(),
-        ::testing::StartsWith(
-            "unknown wire 'zip'; available: raw, lossless, bf16, fp16, int8, 4bit, 2bit, ternary, sign"));
+    EXPECT_THAT(error.what(), ::testing::StartsWith("unknown wire 'zip'; available: raw, lossless, "
+                                                    "bf16, fp16, int8, 4bit, 2bit, ternary, sign"));
   }
 }
 
