@@ -1,6 +1,6 @@
 """The table of tools/coverage: lines and branches that ran, by folder.
 
-    coverage_table.py CPP PYTHON
+    coverage_table.py CPP [PYTHON]
 
 CPP is gcovr's summary in JSON, PYTHON is coverage's report in JSON. A folder's share is that of all
 its lines or branches, not the mean of its files.
@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass
@@ -88,11 +89,16 @@ def table(title: str, folders: dict[str, Counts]) -> Iterator[str]:
         yield f"| {name} | {of.lines:,} | {lines} | {of.branches:,} | {branches} |"
 
 
-def main(cpp: str, python: str) -> None:
-    reports = [json.loads(pathlib.Path(each).read_text()) for each in (cpp, python)]
-    print("\n".join(table("C++ module", by_folder(cpp_files(reports[0])))))
-    print()
-    print("\n".join(table("Python package", by_folder(python_files(reports[1])))))
+def main(cpp: str, python: str | None = None) -> None:
+    """Print the table of gcovr's summary, and that of coverage.py's report if there is one."""
+    print("\n".join(table("C++ module", by_folder(cpp_files(_read(cpp))))))
+    if python is not None:
+        print("\n" + "\n".join(table("Python package", by_folder(python_files(_read(python))))))
+
+
+def _read(path: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    return found
 
 
 if __name__ == "__main__":
