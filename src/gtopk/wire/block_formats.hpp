@@ -224,10 +224,8 @@ struct TernaryBlocks {
   }
   template <class Value>
   static void decode(const std::byte* in, std::size_t count, Value* values) {
-    typename FourBits<Value>::Stored stored = 0;
-    std::memcpy(&stored, in, sizeof stored);
-    in += sizeof stored;
-    const Value level = FourBits<Value>::of_stored(stored);
+    const Value level = FourBits<Value>::read(in);
+    in += sizeof(typename FourBits<Value>::Stored);
     const Value zero = std::isnan(level) ? level : Value{0};
     const std::size_t stride = code_bytes(count);
     for (std::size_t digit = 0, begin = 0; begin < count; ++digit, begin += stride) {

@@ -252,9 +252,8 @@ void decode_four_bits(const std::byte* in, std::size_t blocks, float* values) {
   const auto levels = hn::LoadDup128(d8, table.data());
   alignas(64) std::array<std::int8_t, kBlock> units;
   for (std::size_t block = 0; block < blocks; ++block) {
-    FourBits<float>::Stored stored = 0;
-    std::memcpy(&stored, in, sizeof stored);
-    const auto* const codes = reinterpret_cast<const std::uint8_t*>(in + sizeof stored);
+    const auto* const codes =
+        reinterpret_cast<const std::uint8_t*>(in + sizeof(FourBits<float>::Stored));
     for (std::size_t i = 0; i < kHalf; i += hn::Lanes(d8)) {
       const auto both = hn::LoadU(du, codes + i);
       const auto low = hn::BitCast(d8, hn::And(both, hn::Set(du, 15)));
@@ -262,7 +261,7 @@ void decode_four_bits(const std::byte* in, std::size_t blocks, float* values) {
       hn::Store(hn::TableLookupBytes(levels, low), d8, units.data() + i);
       hn::Store(hn::TableLookupBytes(levels, high), d8, units.data() + kHalf + i);
     }
-    scale(units.data(), kBlock, FourBits<float>::of_stored(stored), values);
+    scale(units.data(), kBlock, FourBits<float>::read(in), values);
     values += kBlock;
     in += FourBitBlocks::bytes<float>(kBlock);
   }

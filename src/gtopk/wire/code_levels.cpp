@@ -230,10 +230,8 @@ void decode_ternary(const std::byte* in, std::size_t blocks, float* values) {
   const hn::RebindToUnsigned<FewInt8s> few;
   const auto three = hn::Set(di, 3);
   for (std::size_t block = 0; block < blocks; ++block) {
-    FourBits<float>::Stored stored = 0;
-    std::memcpy(&stored, in, sizeof stored);
-    in += sizeof stored;
-    const auto level = hn::Set(df, FourBits<float>::of_stored(stored));
+    const auto level = hn::Set(df, FourBits<float>::read(in));
+    in += sizeof(FourBits<float>::Stored);
     for (std::size_t i = 0; i < kTernaryBytes; i += hn::Lanes(di)) {
       auto rest = hn::PromoteTo(di, hn::LoadU(few, reinterpret_cast<const std::uint8_t*>(in) + i));
       for (std::size_t digit = 0; digit < TernaryBlocks::kPerByte; ++digit) {

@@ -75,6 +75,13 @@ class FourBits {
     return unit;
   }
 
+  /// Reads what stored_of() has given.
+  [[nodiscard]] static GTOPK_HOST_DEVICE Value read(const std::byte* bytes) {
+    Stored stored = 0;
+    std::memcpy(&stored, bytes, sizeof stored);
+    return of_stored(stored);
+  }
+
   /// The code of the level nearest to this many units.
   [[nodiscard]] static GTOPK_HOST_DEVICE unsigned code_of(int units) {
     unsigned code = 0;

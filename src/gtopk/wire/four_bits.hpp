@@ -71,10 +71,8 @@ struct As4Bit {
   /// Reads a block, and returns its unit.
   template <class Value>
   static Value read_block(const std::byte* bytes, std::size_t count, Value* values) {
-    typename FourBits<Value>::Stored stored = 0;
-    std::memcpy(&stored, bytes, sizeof stored);
-    bytes += sizeof stored;
-    const Value unit = FourBits<Value>::of_stored(stored);
+    const Value unit = FourBits<Value>::read(bytes);
+    bytes += sizeof(typename FourBits<Value>::Stored);
     const FourBits<Value> levels(unit);
     const std::size_t half = (count + 1) / 2;
     for (std::size_t i = 0; i < half; ++i) {

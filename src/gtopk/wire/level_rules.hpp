@@ -1,5 +1,6 @@
-// Sparse, wire: the levels of one block of values of `sign` and `2bit` (levels.hpp). CPU and
-// GPU share them, so that both round alike and write the same bytes.
+// Sparse, wire: the levels of one block of values of `sign` and `2bit` (levels.hpp), and the larger
+// one of `ternary` (block_formats.hpp). CPU and GPU share them, so that both round alike and write
+// the same bytes.
 #pragma once
 
 #include <algorithm>

@@ -86,9 +86,9 @@ class SparseState:
         error_decay: β in [0, 1]: after each step that happened, what it did not deliver stays in
             the residual times β. 1: nothing is lost (error feedback, Seide et al., Interspeech
             2014). 0: rounding errors, or what was not selected, are dropped, and no residual is
-            kept; for a transformer with AdamW this ends at a lower loss on wires of two bits or
-            fewer (docs/results/adamw.md). What skip() or an aborted backward returns to a residual
-            travels once more in either case.
+            kept; for a transformer with AdamW this ends at a lower loss on the wire "ternary", and
+            on others makes no difference that was shown (docs/results/adamw.md). What skip() or an
+            aborted backward returns to a residual travels once more in either case.
         warmup: pairs (density, steps), used one after the other before `density`. A density of
             "dense" is the algorithm "dense": all of acc is sent, uncoded, and the residual is
             cleared. ("dense", steps, wire) codes it, and keeps the rounding error. A step is one
@@ -257,7 +257,8 @@ class SparseState:
     def residual(self, name: str) -> torch.Tensor | None:
         """Return the parameter's residual as a view: its shape and order, the accumulation type.
 
-        None for a small parameter, which has none. Do not access it during a backward. Raises
+        With error_decay=0 it is one only until the next step. None for a small parameter, which has
+        none. Do not access it during a backward. Raises
         KeyError for an unknown name.
         """
         return self.kept.residuals.of_parameter(name)
