@@ -59,8 +59,8 @@ def python_files(report: dict) -> Iterator[tuple[str, Counts]]:
             Counts(
                 found["num_statements"],
                 found["covered_lines"],
-                found["num_branches"],
-                found["covered_branches"],
+                found.get("num_branches", 0),
+                found.get("covered_branches", 0),
             ),
         )
 
