@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import slurm
@@ -22,7 +23,6 @@ INFO = str(pathlib.Path(sys.executable).parent / "gtopk-info")
 PINGPONG = str(pathlib.Path(sys.executable).parent / "gtopk-pingpong")
 PRTERUN = ["prterun", "--allow-run-as-root", "--map-by", ":oversubscribe"]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
 SHORT = ["-b", "4K", "-e", "4K", "-n", "2", "-w", "0", "-a", "all", "--check"]
 
 
@@ -31,6 +31,16 @@ def run(command: list[str], env: dict[str, str] | None = None) -> subprocess.Com
     return subprocess.run(
         command, env=variables, capture_output=True, text=True, timeout=WATCHDOG, check=False
     )
+
+
+def torchrun(ranks: int) -> list[str]:
+    """Not --standalone, which takes one of the ports that the kernel gives to everybody.
+
+    The programs meet at the next port but one, which other processes may then have.
+    """
+    place = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    program = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
+    return [*program, *place, "--nproc-per-node", str(ranks)]
 
 
 def results(path: pathlib.Path) -> dict[str, int]:
@@ -57,7 +67,7 @@ def by_hand(tmp_path_factory) -> dict[str, int]:
 
 def test_torchrun_gives_the_same_bits(by_hand, tmp_path):
     path = tmp_path / "out.json"
-    done = run([*TORCHRUN, "--nproc-per-node", "2", ALLREDUCE, *SHORT, "--json", str(path)])
+    done = run([*torchrun(2), ALLREDUCE, *SHORT, "--json", str(path)])
     assert done.returncode == 0, done.stderr
     assert results(path) == by_hand
 
@@ -107,13 +117,14 @@ def test_a_command_of_a_batch_script_is_one_rank():
 
 @pytest.mark.parametrize(
     "launcher",
-    [[*TORCHRUN, "--nproc-per-node", "3"], [*MPIRUN, "-n", "3"], [*PRTERUN, "-n", "3"]],
+    [lambda: torchrun(3), lambda: [*MPIRUN, "-n", "3"], lambda: [*PRTERUN, "-n", "3"]],
     ids=["torchrun", "mpirun", "prterun"],
 )
-def test_the_doctor_tests_the_ranks_of(launcher: list[str]):
-    if shutil.which(launcher[0]) is None:
-        pytest.skip(f"no {launcher[0]} here")
-    done = run([*launcher, INFO, "--doctor", "--json"])
+def test_the_doctor_tests_the_ranks_of(launcher: Callable[[], list[str]]):
+    command = launcher()
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0]} here")
+    done = run([*command, INFO, "--doctor", "--json"])
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(done.stdout)
     assert (record["ranks"], len(record["hosts"]), record["failed"]) == (3, 1, [])
