@@ -1,15 +1,20 @@
-"""Which Python tests do not depend on torch's version, what their processes do not inherit, and how
-long a test may take.
+"""Which Python tests depend on torch's version, what their processes do not inherit, how long a
+test may take, and what modules share: the ranks of their checks, and what was built.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import pathlib
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
+
+import fake
+from helpers.checks import checks_of
+from helpers.ranks import RankSet
 
 # Where it is set, print() writes a line's text and its end by two calls: lines of ranks that share
 # one output run together.
@@ -18,114 +23,36 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # dropped one takes glibc's default of 5 s.
 os.environ.setdefault("RES_OPTIONS", "timeout:1")
 
-# These run with one torch alone: tests of tools, the wheel, the lab, frameworks and the tests
-# themselves, of arithmetic, of arguments and their errors, of processes that start, wait and end,
-# of devices, and of the core behind tensors and a store; and those that show more of what others
-# show of DDP and FSDP. All others go through torch's collectives, DDP, FSDP, compiler, optimizers,
-# scalers, Works or futures, and run with the newest torch too.
-ONCE = {
-    "test_adaptive",
-    "test_advise",
-    "test_alike",
-    "test_alone",
-    "test_arguments",
-    "test_callback_chains",
-    "test_callbacks",
-    "test_checkpoints",
-    "test_checks",
-    "test_choices",
-    "test_clipping",
-    "test_convergence",
-    "test_coo",
-    "test_count_tests",
-    "test_coverage_table",
-    "test_ddp_habits",
-    "test_dense_coded",
-    "test_device",
-    "test_device_acc",
-    "test_device_driver",
-    "test_device_dtensor",
-    "test_device_faults",
-    "test_device_messages",
-    "test_device_outer",
-    "test_device_pointers",
-    "test_device_queues",
-    "test_device_self_test",
-    "test_device_steps",
-    "test_device_training",
-    "test_diagnosis",
-    "test_digits",
-    "test_error_decay",
-    "test_exchange_errors",
-    "test_flow_control",
-    "test_forks",
-    "test_frameworks",
-    "test_fsdp_parts",
-    "test_fsdp_saved",
-    "test_fsdp_types",
-    "test_fsdp_unused",
-    "test_gpu_check",
-    "test_gpu_check_results",
-    "test_habits",
-    "test_hangs",
-    "test_hosts",
-    "test_install",
-    "test_interrupts",
-    "test_launch",
-    "test_layers",
-    "test_leaving",
-    "test_many_groups",
-    "test_mass",
-    "test_meeting",
-    "test_memory",
-    "test_momentum",
-    "test_netlab",
-    "test_netlab_distance",
-    "test_nursery",
-    "test_odd_hosts",
-    "test_other_ucx",
-    "test_outer",
-    "test_outer_bytes",
-    "test_outer_example",
-    "test_outer_killed",
-    "test_outer_late",
-    "test_outer_members",
-    "test_outer_refusals",
-    "test_outer_saves",
-    "test_outer_shard_members",
-    "test_outer_training",
-    "test_overlap",
-    "test_parts",
-    "test_places",
-    "test_plan",
-    "test_plot",
-    "test_process",
-    "test_programs",
-    "test_random_collectives",
-    "test_random_failures",
-    "test_readme",
-    "test_recorder",
-    "test_refused_collectives",
-    "test_replicas",
-    "test_reproduce",
-    "test_saved_state",
-    "test_saves",
-    "test_secret",
-    "test_signatures",
-    "test_silence",
-    "test_simulation",
-    "test_soak",
-    "test_sparse_all_reduce",
-    "test_statistics",
-    "test_throwing_callbacks",
-    "test_torchft",
-    "test_tunnels",
-    "test_units",
-    "test_updates",
-    "test_wheel",
-    "test_wrappers",
-}
+# These modules run with the newest torch, too: they go through torch's collectives, DDP, FSDP,
+# compiler, optimizers, scalers, Works or futures. All others run with one torch alone: tests of
+# tools, the wheel, the lab, frameworks and the tests themselves, of arithmetic, of arguments and
+# their errors, of processes that start, wait and end, of devices, and those that show more of what
+# these show.
 WITH_EVERY_TORCH = {
+    "test_collectives",
+    "test_compiled",
+    "test_complex",
+    "test_ddp",
+    "test_fsdp",
+    "test_fsdp_switches",
+    "test_internals",
+    "test_mesh_backends",
+    "test_newer_torch",
+    "test_optimizer",
+    "test_outer_shards",
+    "test_outer_shards_saved",
+    "test_parallel",
+    "test_reusable",
+    "test_scaler",
+    "test_smoke",
+    "test_stock_hooks",
+    "test_stores",
+    "test_upstream",
+    "test_windows",
+    "test_work_results",
+    "test_works",
+}
+TESTS_WITH_EVERY_TORCH = {
     "test_by_name_torch_finds_it_without_autoloading",
     "test_the_backend_is_found_without_an_import",
     "test_torchrun_runs_a_training",
@@ -136,14 +63,16 @@ WITH_EVERY_TORCH = {
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        once = item.path.stem in ONCE or item.path.parent.name == "architecture"
-        if once and item.name not in WITH_EVERY_TORCH:
+        if item.path.stem not in WITH_EVERY_TORCH and item.name not in TESTS_WITH_EVERY_TORCH:
             item.add_marker(pytest.mark.once)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         "longest", "seconds that a test may take, unless it is labelled long", default=1200
+    )
+    parser.addoption(
+        "--minutes", type=float, help="of the soak (60) and of the fuzz (60) among what is long"
     )
 
 
@@ -165,3 +94,83 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="session")
+def four() -> Iterator[RankSet]:
+    with RankSet(4) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[RankSet]:
+    with RankSet(1) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[RankSet]:
+    with RankSet(3) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[RankSet]:
+    with RankSet(2) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def two_apart() -> Iterator[RankSet]:
+    """Without a group, which checks make themselves."""
+    with RankSet(2, joins=False) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def three_apart() -> Iterator[RankSet]:
+    with RankSet(3, joins=False) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def six_apart() -> Iterator[RankSet]:
+    with RankSet(6, joins=False) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="session")
+def wheel(pytestconfig: pytest.Config) -> pathlib.Path:
+    built = list(pathlib.Path(pytestconfig.rootpath, "dist").glob("gtopk-*.whl"))
+    assert len(built) == 1, f"tools/wheel leaves one wheel in dist/: {built}"
+    return built[0]
+
+
+@pytest.fixture(scope="session")
+def fake_library(pytestconfig: pytest.Config) -> str:
+    return fake.build(pathlib.Path(pytestconfig.rootpath, "build", "fake"))
+
+
+@pytest.fixture(scope="session")
+def fake_gpu(pytestconfig: pytest.Config) -> str:
+    """For programs without torch."""
+    return fake.build_without_torch(pathlib.Path(pytestconfig.rootpath, "build", "fake"))
+
+
+@pytest.fixture(scope="session")
+def two_with_device(fake_library: str) -> Iterator[RankSet]:
+    with RankSet(2, device=fake_library) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="session")
+def two_in_place(fake_library: str) -> Iterator[RankSet]:
+    """Whose network takes the fake device's memory, which all may read here."""
+    with RankSet(2, device=fake_library, in_place=True) as ranks:
+        yield ranks
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "check" in metafunc.fixturenames:
+        checks = checks_of(metafunc.module)
+        metafunc.parametrize("check", checks, ids=lambda check: check.__name__)

@@ -1,7 +1,7 @@
 """Trains as P ranks would, in one process: same nets, batches, sums and selections.
 
 A run of `dense` on a coded wire, of PowerSGD or of what no backend has yet is as quick as any. Real
-ranks: train.py, whose runs this repeats (tests/torch/test_convergence.py compares them).
+ranks: train.py, whose runs this repeats (tests/torch/examples/test_convergence.py compares them).
 """
 
 from __future__ import annotations

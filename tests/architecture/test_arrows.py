@@ -6,7 +6,8 @@ import ast
 import re
 
 import pytest
-from arrows import (
+
+from helpers.arrows import (
     MAP,
     PYTHON,
     ROOT,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from arrows import PACKAGE
+
+from helpers.arrows import PACKAGE
 
 # Frames, the collector, and what torch's own names call private. Types alone may come from _C.
 PRIVATE = re.compile(

@@ -9,8 +9,9 @@ import subprocess
 
 import pytest
 import release_checks
-from arrows import ROOT
 from release_checks import CheckFailedError
+
+from helpers.paths import ROOT
 
 FILES = ("pyproject.toml", "CMakeLists.txt", "CITATION.cff", "CHANGELOG.md")
 ENTRY = "### Added\n\n- An entry.\n\n"

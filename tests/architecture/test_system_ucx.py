@@ -11,7 +11,8 @@ import subprocess
 
 import libucx
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from helpers.paths import ROOT
+
 WHEEL = pathlib.Path(libucx.__file__).parent
 PACKAGE = """
 Name: ucx

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from gtopk.core.groups import backend_of
 from gtopk.ops.options import SparseOptions
-from ranks import Rank, RankSet, run_script
 from torch.nn.parallel import DistributedDataParallel
-from training import batch, flat, network
 
 import gtopk
+from helpers.ranks import Rank, RankSet, run_script
+from helpers.training import batch, flat, network
 
 pytestmark = [pytest.mark.loopback, pytest.mark.smoke]
 

@@ -1,7 +1,7 @@
 """Trainings of simulated ranks on digits: each way at its best learning rate against dense.
 
 The nets and what is exchanged are those of examples/convergence, whose simulated ranks have the
-bits of real ones (tests/torch/test_simulation.py).
+bits of real ones (tests/torch/examples/test_simulation.py).
 """
 
 from __future__ import annotations
