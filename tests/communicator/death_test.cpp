@@ -275,9 +275,9 @@ std::string said_by(ForkedRanks& ranks, int seat) {
   }
 }
 
-class OneOfThem : public testing::TestWithParam<Job> {};
+class DeadRank : public testing::TestWithParam<Job> {};
 
-TEST_P(OneOfThem, DiesAndEveryOtherRankIsToldWhoItWasAndLeavesInGoodOrder) {
+TEST_P(DeadRank, InAnyOperation_IsNamedByTheRemainingRanks) {
   const Job& job = GetParam();
   const std::vector<Death> deaths = deaths_of(job);
   const auto death_of = [&](int seat) -> const Death& {
@@ -329,7 +329,7 @@ TEST_P(OneOfThem, DiesAndEveryOtherRankIsToldWhoItWasAndLeavesInGoodOrder) {
   EXPECT_EQ(died, kKinds.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, OneOfThem, testing::ValuesIn(jobs()), name_of);
+INSTANTIATE_TEST_SUITE_P(Every, DeadRank, testing::ValuesIn(jobs()), name_of);
 
 TEST(Deaths, AreAsManyAsAnnounced) { EXPECT_EQ(jobs().size(), kJobs); }
 

@@ -321,7 +321,7 @@ transport::Duration prepare(FlowRanks& ranks, Fate fate) {
   return InprocRanks::kTimeout;
 }
 
-class NeverLeft : public testing::TestWithParam<Loss> {
+class UndeliveredMessage : public testing::TestWithParam<Loss> {
  protected:
   /// Of so many bytes: as many as a window holds, and as many again, which are held.
   static void lose(std::size_t bytes) {
@@ -365,12 +365,12 @@ class NeverLeft : public testing::TestWithParam<Loss> {
     EXPECT_TRUE(ranks.close().empty());
   }
 };
-INSTANTIATE_TEST_SUITE_P(Credit, NeverLeft, testing::ValuesIn(losses()),
+INSTANTIATE_TEST_SUITE_P(Credit, UndeliveredMessage, testing::ValuesIn(losses()),
                          [](const auto& loss) { return loss.param.name; });
 
-TEST_P(NeverLeft, AShortMessageCountsNoLonger) { lose(100); }
+TEST_P(UndeliveredMessage, Short_ReturnsItsCredit) { lose(100); }
 
-TEST_P(NeverLeft, AMessageWithAPayloadApartCountsNoLonger) { lose(9000); }
+TEST_P(UndeliveredMessage, WithSeparatePayload_ReturnsItsCredit) { lose(9000); }
 
 }  // namespace
 }  // namespace gtopk

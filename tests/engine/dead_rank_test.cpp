@@ -187,7 +187,7 @@ TEST(StoppedRank, FailsEveryOtherRankAtTheTimeout) {
   }
 }
 
-TEST(StoppedRank, ThatGoesOnInTimeIsNoMatter) {
+TEST(StoppedRank, ResumedBeforeTimeout_OperationSucceeds) {
   for (std::uint64_t seed = 0; seed < support::seeds(20); ++seed) {
     const std::uint32_t size = 2 + seed % 5;
     InprocRanks ranks(size, late_by_20us(seed));
@@ -365,7 +365,7 @@ TEST(LateRank, IsSaidToBeInACollectiveOfAnotherGroup) {
   }
 }
 
-TEST(LateRank, ThatHasCalledNothingIsSaidTo) {
+TEST(LateRank, WithoutAnyCollective_ErrorSaysSo) {
   InprocRanks ranks(2);
   std::int64_t value = 0;
   engine::OperationSpec spec = gtopk::all_reduce(&value, 1, DataType::kInt64);

@@ -154,7 +154,7 @@ TEST(Departure, AfterAMismatchIsNotTakenForTheCause) {
 // Over shared memory nobody sees a connection end, so every rank that may wait for a goodbye must
 // get one. Here rank 0 has an endpoint to rank 1, through its message, and rank 1 has none to rank
 // 0.
-TEST(Departure, IsAnsweredAtOnceByARankThatWasOnlyToldThings) {
+TEST(Departure, ToARankThatNeverSent_EndsWithinOneSecond) {
   InprocRanks ranks(2, eager());
   const reference::Bytes bytes(10);
   const SharedEnding sent = ranks.submit(0, gtopk::send(bytes, 1, 5));
@@ -317,7 +317,7 @@ TEST(Goodbye, IsNotLostToTheEndOfTheConnectionThatFollowsIt) {
 }
 
 // Over shared memory nobody sees a connection end, and here none ends: the goodbye must suffice.
-class LeftMessage : public testing::TestWithParam<std::size_t> {
+class MessageOfDepartedRank : public testing::TestWithParam<std::size_t> {
  protected:
   /// Rank 1 has sent a message of tag 5 that is not received yet, and says goodbye.
   void SetUp() override {
@@ -341,7 +341,7 @@ class LeftMessage : public testing::TestWithParam<std::size_t> {
   reference::Bytes buffer_ = reference::Bytes(GetParam());
 };
 
-TEST_P(LeftMessage, KeepsNobodyWaitingForMore) {
+TEST_P(MessageOfDepartedRank, Unreceived_OtherCallsFailAtOnce) {
   std::int64_t value = 1;
   const SharedEnding collective = ranks_.submit(0, gtopk::all_reduce(&value, 1, DataType::kInt64));
   const SharedEnding receive = ranks_.submit(0, gtopk::recv(buffer_, 1, 6));
@@ -350,7 +350,7 @@ TEST_P(LeftMessage, KeepsNobodyWaitingForMore) {
   expect_left(receive);
 }
 
-TEST_P(LeftMessage, IsStillThereToBeReceivedAndNothingElseIs) {
+TEST_P(MessageOfDepartedRank, Unreceived_IsReceivedExactlyOnce) {
   ranks_.run_for(std::chrono::milliseconds(5));
   std::int64_t value = 1;
   const SharedEnding none = ranks_.submit(0, gtopk::recv(buffer_, 1, 6));
@@ -365,7 +365,7 @@ TEST_P(LeftMessage, IsStillThereToBeReceivedAndNothingElseIs) {
   expect_left(again);
 }
 
-TEST_P(LeftMessage, IsNotAnsweredByAMessageThatNobodyTakes) {
+TEST_P(MessageOfDepartedRank, Unreceived_SendAndBroadcastFail) {
   ranks_.run_for(std::chrono::milliseconds(5));
   std::int64_t value = 1;
   const SharedEnding send = ranks_.submit(0, gtopk::send(unreceived_, 1, 6));
@@ -376,10 +376,10 @@ TEST_P(LeftMessage, IsNotAnsweredByAMessageThatNobodyTakes) {
   expect_left(collective);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, LeftMessage, testing::Values(0, 10, 100'000));
+INSTANTIATE_TEST_SUITE_P(Sizes, MessageOfDepartedRank, testing::Values(0, 10, 100'000));
 
 // Nor does it take a message that was under way when it said goodbye.
-TEST(Goodbye, EndsSendsThatTheirReceiverNeverTakes) {
+TEST(Goodbye, OfReceiver_FailsPendingSends) {
   FabricOptions never_eager;
   never_eager.eager_below = 0;
   for (const std::size_t bytes : {10U, 100'000U}) {

@@ -60,7 +60,7 @@ class Alone {
   std::shared_ptr<engine::Group> group_;
 };
 
-TEST(Lookups, ThatDoNotReturnAreLeftToThemselvesAndNobodyHearsOfThem) {
+TEST(Lookups, Destroyed_AbandonsRunningAndDropsQueuedOnes) {
   std::promise<void> released;
   std::promise<void> done;
   std::promise<void> asked;

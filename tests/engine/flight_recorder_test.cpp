@@ -155,7 +155,7 @@ TEST_F(Recorded, StatusIsThatOfTheGroupOfItsNameThatWasCalledLast) {
   EXPECT_EQ(status["last_completed_collective"], 1);
 }
 
-TEST_F(Recorded, WhatHasBeenOverwrittenWhenItEndsIsLeftAlone) {
+TEST_F(Recorded, OverwrittenEntry_IgnoresTheEndOfItsOperation) {
   const auto pair = ranks_.make_group("pair", {0, 1});
   const SharedEnding first = ranks_.submit(0, pair[0], sum(0));
   for (int call = 0; call < 9; ++call) {

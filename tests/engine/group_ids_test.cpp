@@ -23,7 +23,7 @@ using support::network;
 using support::SharedEnding;
 using testing::HasSubstr;
 
-TEST(GroupIds, ComeBackAsLateAsMayBe) {
+TEST(GroupIds, ReturnedId_IsReusedAfterAllOthers) {
   engine::GroupIds ids;
   std::set<std::uint32_t> seen;
   for (std::uint32_t i = 0; i < transport::kMaxGroups; ++i) {
@@ -100,7 +100,7 @@ TEST(Groups, FiveThousandInTurnAndBesideOthers) {
 
 // Rank 1 has destroyed the first group, and its number was given to another one, in which rank 0 is
 // too.
-TEST(Groups, FailuresOfAnEarlierOneWithTheNumberOfALaterLeaveThatAlone) {
+TEST(ReusedGroupId, FailureOfOldGroup_LeavesNewGroupWorking) {
   for (const bool times_out : {true, false}) {
     InprocRanks ranks(2);
     const auto earlier = ranks.make_group("earlier", {0, 1});

@@ -104,7 +104,7 @@ TEST(Input, OfACallThatIsAbortedIsNotWaitedForByTheNext) {
   EXPECT_EQ(values, std::vector<std::int64_t>(kRanks, 30));
 }
 
-TEST(Input, MessagesPassIt) {
+TEST(Input, OfAWaitingCollective_DoesNotDelayMessages) {
   InprocRanks ranks(2, support::network(3));
   std::int64_t reduced[2] = {1, 2};
   std::int64_t sent = 7;
@@ -170,7 +170,7 @@ TEST(Input, ThatNeverComesIsATimeOutThatSaysSo) {
   input->arrive(true);  // too late: nothing waits for it any more
 }
 
-TEST(Input, OfAGroupThatEndsMeanwhileIsNobodysAnyMore) {
+TEST(Input, ArrivingAfterItsGroupWasLeft_IsIgnored) {
   const auto input = on_its_way();
   std::int64_t value = 1;
   {

@@ -134,7 +134,7 @@ TEST_F(Observed, AbortedOnesEndAndLaterOnesNeverStart) {
   EXPECT_EQ(recorder_.take(), expected);
 }
 
-TEST_F(Observed, WhoeverIsRemovedHearsNothingMore) {
+TEST_F(Observed, RemovedObserver_ReceivesNoEvents) {
   ranks_.engine(0).observers().remove(recorder_);
   for (const SharedEnding& ending :
        ranks_.run([&](std::uint32_t rank) { return tensors_.call(rank, 10); })) {

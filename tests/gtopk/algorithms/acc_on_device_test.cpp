@@ -73,7 +73,7 @@ TEST(AccOnDevices, GivesTheReferencesBits) {
 
 // With costs that are measured first, and then with those of a slow network, by which the choice
 // follows from k. Half of the ranks have no device.
-TEST(AccOnDevices, OrListsAreAutosChoiceWhileTheOperationRuns) {
+TEST(AccOnDevices, AutoChoosingAccOrLists_EqualsReference) {
   constexpr Costs kSlow{.within = {1e3, 1}, .between = {50e3, 80}, .select = 1, .commit = 1};
   std::set<std::string> chosen;
   std::uint64_t seed = 0;

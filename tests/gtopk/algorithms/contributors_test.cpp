@@ -91,7 +91,7 @@ Problem overlapping(std::uint32_t size, std::uint64_t shared, std::uint64_t own)
   return problem;
 }
 
-TEST(ContributorsAlone, Divide) {
+TEST(ContributorsMean, OverlappingLists_DividesByContributors) {
   for (const std::uint32_t size : kSizes) {
     const Problem problem = over_contributors(overlapping(size, 3, 2));
     InprocRanks ranks(size, uneven_network(size));

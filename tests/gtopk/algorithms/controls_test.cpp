@@ -21,7 +21,7 @@ using reference::Problem;
 using sparse::testing::noise;
 using support::InprocRanks;
 
-TEST(Permutation, IsOneForEveryDAndSeed) {
+TEST(Permutation, AnyDAndSeed_IsBijective) {
   for (std::uint64_t d = 1; d <= 300; ++d) {
     for (const std::uint64_t seed : {0UL, 1UL, d, std::numeric_limits<std::uint64_t>::max()}) {
       const sparse::Permutation permutation(seed, d);

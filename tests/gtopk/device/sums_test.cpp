@@ -102,7 +102,7 @@ TYPED_TEST(DeviceSums, CommitsAllOfThemAsTheCpuDoes) {
   });
 }
 
-TYPED_TEST(DeviceSums, AndListsAreCommittedOnlyIfItIsTheirTurn) {
+TYPED_TEST(DeviceSums, SumsOrLists_CommitsOnlyTheChosenKind) {
   using T = typename TestFixture::T;
   using Value = typename TestFixture::Value;
   testing::for_each_seed(16, [](std::uint64_t seed) {

@@ -108,7 +108,7 @@ TEST(FourBits, BlocksHave64EntriesOfWhatIsLeft) {
   EXPECT_EQ(written(Floats(128, 127)).size(), 2 * 34U);
 }
 
-TEST(FourBits, WhatNoBlockHasIsRefused) {
+TEST(FourBits, InvalidBlock_IsRefused) {
   constexpr std::uint16_t kNan = 0x7FC0;
   constexpr std::uint16_t kInfinity = 0x7F80;
   constexpr std::uint16_t kLargest = 0x7F7F;  // 127 of it are infinite

@@ -96,7 +96,7 @@ TEST(Levels, OnlyASumThatOverflowsIsScaledDown) {
             std::vector<double>({kLargest / 2, kLargest / 2, kLargest / 2, -kLargest / 2}));
 }
 
-TEST(Levels, WhatNoBlockHasIsRefused) {
+TEST(Levels, InvalidBlock_IsRefused) {
   const float nan = std::nanf("");
   const float infinity = std::numeric_limits<float>::infinity();
   for (const float scale : {0.0F, -4.0F, nan, infinity}) {
@@ -153,7 +153,7 @@ TEST(Levels, RoundingTwiceAndComingOutOfAMessageChangeNothing) {
 }
 
 // On the largest 1 % of normal values 2bit loses less than half as much as sign, in squares.
-TEST(Levels, TwoOfThemLoseLessThanHalfAsMuchAsOne) {
+TEST(Levels, TwoBits_HasUnderHalfTheSquaredErrorOfSign) {
   reference::Random random(1);
   Floats values;
   while (values.size() < 4096) {
