@@ -289,7 +289,7 @@ TEST(DirectStep, IsThatOfTheTreeWhereItHasAMessage) {
   }
 }
 
-class PathChoice : public ::testing::Test {
+class ChosenPath : public ::testing::Test {
  protected:
   static constexpr std::uint32_t kSize = 4;
   static constexpr std::uint64_t kElements = 4000;
@@ -308,7 +308,7 @@ class PathChoice : public ::testing::Test {
   std::vector<reference::Bytes> data_{kSize, reference::Bytes(kElements * 4)};
 };
 
-TEST_F(PathChoice, AfterEnoughCalls_UsesCostsKnownToEveryRank) {
+TEST_F(ChosenPath, AfterEnoughCalls_UsesCostsKnownToEveryRank) {
   InprocRanks ranks(kSize, support::uneven_network(3));
   expect_good(reduce(ranks));
   EXPECT_FALSE(known(ranks, 0).measured);
@@ -326,7 +326,7 @@ TEST_F(PathChoice, AfterEnoughCalls_UsesCostsKnownToEveryRank) {
   ASSERT_TRUE(ranks.close().empty());
 }
 
-TEST_F(PathChoice, CallsInFlightDuringMeasurement_Succeed) {
+TEST_F(ChosenPath, CallsInFlightDuringMeasurement_Succeed) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     InprocRanks ranks(kSize, support::uneven_network(seed));
     spend(ranks, KnownPaths::kMeasuredFrom - 2);
@@ -348,7 +348,7 @@ TEST_F(PathChoice, CallsInFlightDuringMeasurement_Succeed) {
 
 // How that comes about: a rank has measured and fails in the rest of the same operation, and its
 // abort overtakes the last message of measuring elsewhere.
-TEST_F(PathChoice, CostsKnownToSomeRanks_FailOnceThenRemeasure) {
+TEST_F(ChosenPath, CostsKnownToSomeRanks_FailOnceThenRemeasure) {
   constexpr PathCosts kTree{.tree = 1, .direct = 1e9, .byte = 1};
   constexpr PathCosts kDirect{.tree = 1e9, .direct = 1, .byte = 1};
   const std::vector<std::string> hosts = {"a", "a", "b", "b", "c", "c"};
@@ -419,7 +419,7 @@ Collective failing_on(std::uint32_t odd, ErrorKind kind) {
   return collective;
 }
 
-TEST_F(PathChoice, FailureOnOneRank_KeepsMeasuredCosts) {
+TEST_F(ChosenPath, FailureOnOneRank_KeepsMeasuredCosts) {
   for (std::uint32_t odd = 0; odd < kSize; ++odd) {
     InprocRanks ranks(kSize, support::uneven_network(odd));
     spend(ranks, KnownPaths::kMeasuredFrom - 1);
