@@ -66,7 +66,8 @@ def test_ranks_can_be_dealt_to_the_hosts_in_turn():
 
 BY_HOSTS = """
 import sys
-import torch, torch.distributed as dist, gtopk, reference
+import torch, torch.distributed as dist, gtopk
+from helpers import reference
 torch.set_num_threads(1)
 dist.init_process_group("gtopk")
 rank, ranks = dist.get_rank(), dist.get_world_size()
