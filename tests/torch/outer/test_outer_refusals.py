@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gtopk
@@ -141,6 +143,17 @@ def check_ddp_over_the_same_replicas_is_refused(me: Rank) -> None:
         outer.step()
     assert outer.stats()["participants"] == 2
     assert replicas_are_bitwise_equal(ddp.module)
+
+
+def check_parameters_sharded_over_different_ranks_are_refused(me: Rank) -> None:
+    """The first layer's shards are on this rank and its neighbour, the next one's on others."""
+    over = DeviceMesh("cpu", torch.arange(4).view(2, 2), mesh_dim_names=("replicate", "shard"))
+    across, _ = dist.new_subgroups_by_enumeration([[0, 3], [1, 2]])
+    model = network()
+    fully_shard(model[0], mesh=over["shard"])
+    fully_shard(model[2], mesh=over["replicate"])
+    with pytest.raises(NotImplementedError, match="sharded over different ranks is not"):
+        gtopk.OuterOptimizer(inner_of(model), model, "diloco", across)
 
 
 def test_on_four_ranks(four: RankSet, check) -> None:
