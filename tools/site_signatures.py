@@ -37,7 +37,7 @@ def decorated(module: Module | Class) -> Iterator[tuple[Function, Class]]:
 
 
 def fields(arguments: Class) -> dict[str, Attribute]:
-    """Return the fields of a TypedDict, those of its bases first, like typing."""
+    """Return the fields of a TypedDict, its bases' first, like typing."""
     found: dict[str, Attribute] = {}
     for base in arguments.resolved_bases:
         found.update(fields(base))

@@ -88,7 +88,7 @@ enum class Ordering : std::uint8_t {
   kUnnumbered,
 };
 
-/// The group that a collective is about to run in, as this rank sees it.
+/// The group in which a collective is about to run, as this rank sees it.
 struct GroupShape {
   std::string_view name;   ///< the group's name
   std::uint32_t rank = 0;  ///< this process's rank
@@ -111,7 +111,7 @@ struct GroupShape {
 
 /// One rank's call of a collective, for Communicator::run.
 struct Collective {
-  /// As the user called it: "sparse_all_reduce(gtopk)".
+  /// The name as the user called it: "sparse_all_reduce(gtopk)".
   std::string name;
   /// The arguments that must be the same on all ranks.
   Agreement agreement;

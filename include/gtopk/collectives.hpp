@@ -152,7 +152,7 @@ inline constexpr std::size_t kShortAllGather = 65536;
 /// or that would change nothing.
 void check_options(const SparseOptions& options);
 
-/// What is known of a call from its options alone.
+/// What a call's options alone determine.
 struct CallTraits {
   bool selects = false;              ///< each rank selects its own entries
   bool delivers_all = false;         ///< all d elements, in order: neither k nor density applies

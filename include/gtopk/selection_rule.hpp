@@ -27,8 +27,7 @@ struct SelectionRule {
   std::uint64_t most = 0;
   double quantile = 0;          ///< for kNormal, in standard deviations
   std::uint64_t stride = 0;     ///< for kSample, the distance between elements of the sample
-  std::uint64_t rank = 0;       ///< for kSample, which of the sample's largest is the threshold,
-                                ///< from 1
+  std::uint64_t rank = 0;       ///< for kSample, the threshold's rank in the sample, from 1
   std::uint64_t block = 0;      ///< for kBlocks, elements per block
   std::uint64_t k_of_last = 0;  ///< for kBlocks, entries of a shorter last block; 0 if no block is
                                 ///< shorter

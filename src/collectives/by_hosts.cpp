@@ -43,7 +43,7 @@ std::span<const Item> for_all(GroupView& group, const HostRings& rings, Of of) {
                     [&](std::uint32_t place) { return of(rings.all().ranks[place]); });
 }
 
-/// For each place on a host, the items of the ranks with that place.
+/// Returns, for each place on a host, the items of the ranks with that place.
 template <class Item, class Of>
 std::span<const Item> for_each_place(GroupView& group, const HostRings& rings, Of of) {
   const std::uint32_t hosts = rings.hosts();

@@ -115,7 +115,7 @@ Task<void> sum_over_ranks(GroupView& group, CooEntries mine, DataType type, std:
   co_await adding;
 }
 
-/// Places are 64-bit numbers, of which torch uses 63 bits.
+/// Checks a shape. Places are 64-bit numbers, and torch uses 63 bits of them.
 void check_shape(const CooShape& shape) {
   std::uint64_t places = 1;
   for (const std::uint64_t size : std::span(shape.sizes).first(shape.sparse_dimensions)) {

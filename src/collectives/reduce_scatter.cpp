@@ -1,5 +1,5 @@
-// Collectives: a reduction of which each rank gets one part. The order of summation depends only on
-// the sizes of the parts and the element size, and is the same as the all-reduce's.
+// Collectives: a reduction whose result is split among the ranks. The order of summation depends
+// only on the sizes of the parts and the element size, and is the same as the all-reduce's.
 //
 // Up to kRecursiveDoublingBytes over all parts, it is an all-reduce of the parts side by side, of
 // which a rank keeps its own part, because this takes no more rounds than agreeing; or each part
@@ -55,7 +55,7 @@ std::vector<Segment> copied(GroupView& group, std::span<const Segment> parts, Da
   return copies;
 }
 
-/// Runs an all-reduce of the parts side by side, of which this rank keeps its own part.
+/// Runs an all-reduce of the parts side by side, and keeps this rank's own part.
 Task<void> by_all_reduce(GroupView& group, std::span<const Segment> parts, Segment output,
                          DataType type, ReduceOp op, double factor) {
   const std::vector<Segment> all = copied(group, parts, type);

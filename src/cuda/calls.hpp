@@ -138,8 +138,8 @@ struct Calls {
   const char* (*error_name)(int error);
   int (*gather)(const GatherCall& call, void* stream);
   int (*commit_whole)(const CommitWholeCall& call, void* stream);
-  /// The workspace of both sketch calls, with this many columns for d elements, of which `most` are
-  /// found.
+  /// The workspace of both sketch calls, with this many columns for d elements, if `most` of them
+  /// are found.
   std::size_t (*sketch_workspace_bytes)(DataType values, std::uint64_t columns, std::uint64_t d,
                                         std::uint64_t most);
   int (*sketch)(const SketchCall& call, void* stream);

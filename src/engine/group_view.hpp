@@ -268,7 +268,8 @@ class GroupView {
   [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial, Bytes buffer);
   /// If the operation fails before that payload arrives, the payload is discarded on arrival.
   void expect_payload(std::uint32_t from, std::uint32_t serial);
-  /// Whether the sender has withdrawn that message; clears its mark and those of earlier messages.
+  /// Whether the sender has withdrawn that message; clears its mark and the marks of earlier
+  /// messages.
   [[nodiscard]] bool take_withdrawn(std::uint32_t from, std::int32_t tag, std::uint32_t serial);
   /// Whether any message of that sender and tag is marked as withdrawn.
   [[nodiscard]] bool any_withdrawn(std::uint32_t from, std::int32_t tag) const;

@@ -2,9 +2,9 @@
 // the pinned memory that the core reads and writes.
 //
 // One stream reads all inputs, so that they arrive in call order. Several others write results,
-// each of which may wait for a network, so reading never waits for a result. No function here waits
-// for a device. Functions are called on threads of the callers and the completer, never on the
-// engine's, because a thread that waits for a result may hold a driver lock.
+// which may wait for a network, so reading never waits for a result. No function here waits for a
+// device. Functions are called on threads of the callers and the completer, never on the engine's,
+// because a thread that waits for a result may hold a driver lock.
 #pragma once
 
 #include <atomic>

@@ -56,7 +56,7 @@ void concatenate(const Futures& parts, Future& whole) {
       whole.setError(part->exception_ptr());
       return;
     }
-    part->wait();  // waits only on its streams, as it is complete
+    part->wait();  // waits only on its streams; it is complete
     const std::vector<at::Tensor> tensors = part->value().toTensorVector();
     result.insert(result.end(), tensors.begin(), tensors.end());
   }

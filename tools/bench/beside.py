@@ -1,10 +1,10 @@
 """Compares gtopk-pingpong's layer `messages` with UCX's ucx_perftest, in turn within one run.
 
 Both use the same UCX library, with gtopk's UCX_TLS and settings, and error handling on. Latencies
-are half a round trip, of which a percentile is taken (50 is the median); bandwidths are measured
-with windows of messages one way, over the whole run. The median over the turns is reported. The
-limits are a latency of at most 1.1 times UCX's plus 1 us, and a bandwidth of at least 0.95 times
-UCX's (with --strict, the exit code is 1 if one is missed).
+are half a round trip, at a percentile (50 is the median); bandwidths are measured with windows of
+messages one way, over the whole run. The median over the turns is reported. The limits are a
+latency of at most 1.1 times UCX's plus 1 us, and a bandwidth of at least 0.95 times UCX's (with
+--strict, the exit code is 1 if one is missed).
 
 --layers adds the time of the same message through a group's queue and the engine's thread (calls),
 and through torch.distributed's send and recv (work).

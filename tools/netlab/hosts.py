@@ -169,6 +169,6 @@ class Loopback(Hosts):
             return probe.getsockname()[1]
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
-        """As in the base class, plus the local ranks of one host; UCX may use its shared memory."""
+        """See Hosts; adds the local ranks of one host. UCX may use its shared memory."""
         local = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.hosts)}
         return {**super().environment(rank, port), **local}

@@ -57,7 +57,7 @@ def busy(records: Records) -> float:
 
 
 def sent(records: Records, way: str) -> float:
-    """Return the bytes sent over those of float32 by arithmetic."""
+    """Return the bytes sent, relative to float32 by arithmetic."""
     hosts = results(records, "steps")[0][0]["hosts"]
     return best(records, way)[2] * 1e3 / (2 * (hosts - 1) / hosts * 4 * PARAMETERS)
 

@@ -75,7 +75,7 @@ OUTERS: dict[str, Request] = {
 
 
 # Square matrices of four replicas, whose sides are multiples of a tile's; and elements of a single
-# list, as a replica of so many parameters needs 2.7 GB.
+# list, because a replica of this many parameters needs 2.7 GB.
 NETS = ((64, 27), (1024, 10))
 HUNDRED = 100 * 2**20
 INNER = 30  # number of steps between rounds

@@ -79,7 +79,7 @@ def dense(work: Work, ranks: int, link: float, value_bytes: int = 4) -> float:
 
 
 def sparse(work: Work, ranks: int, link: float, density: float, free: bool = False) -> float:
-    """Return that of one whose gTop-k follows the backward; free: it is free and overlaps."""
+    """Return the time with gTop-k after the backward; free: at no cost and overlapping."""
     k, rounds = density * work.d, math.log2(ranks)
     wire = rounds * (ALPHA + k * ENTRY_BYTES[density] * 8e-9 / link)
     if free:

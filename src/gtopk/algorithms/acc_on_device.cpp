@@ -1,5 +1,5 @@
 // Sparse, algorithms: one gradient on a device, with an algorithm in which no rank selects.
-// The algorithm is that of ordinary calls; the device reads acc for it, and commits.
+// Ordinary calls use the same algorithm; here the device reads acc for it, and commits.
 #include <fmt/format.h>
 
 #include <memory>

@@ -142,7 +142,7 @@ class ListExchange final : private BufferSource {
   /// Makes a list the only one of its selections; `message` has its bytes, behind those of a
   /// header.
   void keep_selection(List& list, std::span<std::byte> message);
-  /// Makes the selections of two lists those of their sum, if they are known.
+  /// Gives the sum of two lists their selections, if these are known.
   void join_selections(List& sum, const List& left, const List& right);
   [[nodiscard]] std::span<CodedSelection> buffer_for_selections(std::size_t count) {
     const std::size_t bytes = count * sizeof(CodedSelection);

@@ -63,7 +63,7 @@ struct Digits {
     const Key<Value> mask = (Key<Value>{1} << (shift_before(level) - shift(level))) - 1;
     return static_cast<unsigned>((key >> shift(level)) & mask);
   }
-  /// Whether the digits above this level equal those of `known`.
+  /// Whether the digits above this level equal the digits of `known`.
   [[nodiscard]] GTOPK_HOST_DEVICE static constexpr bool agrees(Key<Value> key, Key<Value> known,
                                                                unsigned level) {
     return (key >> shift_before(level)) == (known >> shift_before(level));
@@ -119,7 +119,7 @@ template <class Value>
 }
 
 /// Gives a key's bin by one of its digits. A zero has no bin. A key whose higher digits differ from
-/// those of the key that is searched for has no bin either.
+/// the digits of the wanted key has no bin either.
 template <class Value>
 struct ByDigit {
   static constexpr unsigned kCount = kBins;

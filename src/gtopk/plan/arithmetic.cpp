@@ -186,7 +186,7 @@ void measure_arithmetic(Costs& costs) {
     collectives::reduce(residual.data(), residual.data(), tensor.data(), kElements,
                         DataType::kFloat32, ReduceOp::kSum);
   });
-  // As many entries are sent, delivered and put back.
+  // The same number of entries is sent, delivered and put back.
   const EntryArrays delivered = shifted(many);
   const auto committing_time = [&](std::size_t entries) {
     const Entries<float, Index> sent = many.entries(entries);

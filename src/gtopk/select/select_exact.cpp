@@ -31,7 +31,7 @@ Selection select_exact(Segments<const T> gradient, const Value* residual, std::s
   const KeepDenormals guard;
   k = std::min(k, d);
   Candidates<T, Index> candidates(gradient, residual, d, std::max<std::size_t>(k, 1), scratch);
-  // With k = 0 nothing is selected, but non-finite values are still found.
+  // With k = 0, nothing is selected, but non-finite values are still found.
   candidates.start(k == 0 ? MagnitudeKey<Value>::kInfinity
                           : guess(gradient, residual, d, k, scratch.keys));
   if (!candidates.sweep(0, d)) {

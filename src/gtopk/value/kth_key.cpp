@@ -63,7 +63,7 @@ HWY_INLINE BracketCounts count(const KeyType* keys, std::size_t size, Bracket<Ke
   return counts;
 }
 
-// In place: stores never overtake loads.
+// This works in place, because stores never overtake loads.
 template <class KeyType>
 HWY_INLINE void keep_inside(KeyType* keys, std::size_t size, Bracket<KeyType> bracket) {
   using Signed = hwy::MakeSigned<KeyType>;

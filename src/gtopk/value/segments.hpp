@@ -18,7 +18,7 @@ template <class T>
 class Segments {
  public:
   constexpr Segments() = default;
-  /// A vector in one piece, whose length is that of the vector.
+  /// A vector in one piece, which has the vector's length.
   constexpr Segments(T* only) : only_(only) {}  // NOLINT(google-explicit-constructor)
   /// A vector in these pieces; the span must outlive it. Pieces may be empty.
   constexpr explicit Segments(std::span<const Segment> pieces) : pieces_(pieces) {}

@@ -1,4 +1,5 @@
-// Topology: sets of cores, as the kernel numbers them, and their notation. It knows no machine.
+// Topology: sets of cores, with the kernel's numbers, and their notation. It does not depend on the
+// machine.
 #pragma once
 
 #include <cstdint>

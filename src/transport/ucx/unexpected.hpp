@@ -1,6 +1,6 @@
 // Transport over UCX: messages that have arrived before their receives. UCX keeps them in one list,
-// of which it shows only the first match; messages already examined are kept aside here. This
-// module does not know peers.
+// and shows only the first match; messages already examined are kept aside here. This module does
+// not know peers.
 #pragma once
 
 #include <ucp/api/ucp.h>

@@ -87,8 +87,8 @@ class GtopkBackend:
     def end_of(self, work: Work) -> Future[list[torch.Tensor]]:
         """Return the future of a Work whose callbacks call no collectives of the group.
 
-        These callbacks run as soon as the Work ends; those of other futures run in the order of the
-        collectives.
+        These callbacks run as soon as the Work ends; callbacks of other futures run in the order of
+        the collectives.
         """
         self._operators.leave_order(work.boxed())
         return work.get_future()
@@ -115,7 +115,7 @@ class GtopkBackend:
 def sequence_number(work: Work) -> int:
     """Return a gtopk Work's collective number in its group, from 1; 0 for a point-to-point message.
 
-    For a coalescing window, return that of its last collective.
+    For a coalescing window, return the number of its last collective.
     """
     number: int = _native.load().sequence_number(work.boxed())
     return number

@@ -173,7 +173,7 @@ class ReplicaGroup(ProcessGroup):
                 None means the group's.
 
         Returns:
-            A completed Work, as this call blocks.
+            A completed Work, because this call blocks.
 
         Raises:
             ValueError: the handles are not distinct, or this replica's is missing.

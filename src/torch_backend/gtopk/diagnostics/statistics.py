@@ -60,7 +60,7 @@ def stats(group: dist.ProcessGroup | None = None) -> Statistics:
     largest value of any group. ``plan`` and ``diagnosis`` then describe the default group, and are
     None if there is none or it is not gtopk's. A forked child starts from zero.
 
-    With `group`, the figures are those of that group since it was created.
+    With `group`, the figures cover that group since it was created.
 
     It reads counters and sends nothing. Raises RuntimeError if this process has been in no gtopk
     group, and ValueError if `group` is not a gtopk group.

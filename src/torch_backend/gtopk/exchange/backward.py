@@ -6,7 +6,7 @@ residuals. A Source (source.py) hands over gradients, orders the units, and ends
 Threads: gradients, and the end of the backward, arrive one after the other on the thread of the
 backward. Operations end on the backend's threads, possibly several at once, which copy small
 results back and complete the buckets' futures. Nothing blocks there, and no lock is held while a
-future is completed, as its callbacks run user code.
+future is completed, because its callbacks run user code.
 """
 
 from __future__ import annotations

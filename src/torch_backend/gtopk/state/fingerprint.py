@@ -97,7 +97,7 @@ def check_nobody_failed(failure: Exception | None, group: dist.ProcessGroup | No
 
 
 def first_difference(mine: Sequence[Line], theirs: Sequence[Line], whose: str) -> str:
-    """Name the first line that differs, as each side has it."""
+    """Name the first line that differs, with each side's version."""
     pairs = itertools.zip_longest(mine, theirs, fillvalue=("nothing", "more"))
     (what, value), (other_what, other_value) = next(pair for pair in pairs if pair[0] != pair[1])
     if what == other_what:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Momenta:
-    """One flat tensor per unit, large parameters first; kept twice, as a step may not happen."""
+    """One flat tensor per unit, large parameters first; kept twice: a step may not happen."""
 
     def __init__(self, units: Sequence[Unit], momentum: float, *, nesterov: bool) -> None:
         """Allocate nothing yet. momentum: m, in [0, 1); 0 disables it."""

@@ -63,8 +63,8 @@ def fsdp_hook(
     ``set_gradient_divide_factor(f)``, a gradient is the sum over all ranks, divided by f.
 
     Under tensor parallelism (parallelize_module applied before fully_shard) each rank exchanges its
-    own shards with those of the other replicas. Parameters that are whole on all of its ranks, such
-    as a norm's weight, are averaged densely, because selections might differ.
+    own shards with the same shards of the other replicas. Parameters that are whole on all of its
+    ranks, such as a norm's weight, are averaged densely, because selections might differ.
 
     Args:
         model: the root that was passed to fully_shard.
@@ -98,8 +98,8 @@ def fsdp_hook(
             was replaced, or after a backward that raised: FSDP2 recovers from that only since torch
             2.13, after ``model.reset_iter_state()``.
         NotImplementedError: scaler= and clip_norm= if modules are sharded over different ranks;
-            and as SparseState. Later, if FSDP reduces outside of a backward, as a pipeline's stage
-            does, or calls a parameter's hooks with gradients that are not exchanged yet.
+            and as SparseState. Later, if FSDP reduces outside a backward, like a pipeline's stage,
+            or calls a parameter's hooks with gradients that are not exchanged yet.
     """
     for name in ("unit", "group"):
         if name in arguments:

@@ -162,7 +162,7 @@ class OuterOptimizer(torch.optim.Optimizer):
 
     @property
     def steps(self) -> int:
-        """The number of calls of step(), including those of earlier runs that were resumed."""
+        """The number of calls of step(), including calls in earlier runs that were resumed."""
         return self._rounds.step
 
     @property
