@@ -91,7 +91,7 @@ struct Meeting {
   /// store, or your own implementation. The group keeps it to look up the addresses of ranks that
   /// this process has not communicated with yet. A group of one needs none.
   std::shared_ptr<Directory> directory{};
-  std::string name = "default";  ///< the group's name, unique in the directory
+  std::string name = "default";  ///< the group's name; distinguishes groups of a directory
   std::uint32_t rank = 0;        ///< this process's rank
   std::uint32_t size = 1;        ///< number of ranks
   std::chrono::nanoseconds timeout =

@@ -1,7 +1,7 @@
 /// @file
 /// What a launcher tells each process by environment variables (torchrun, srun) or by PMIx (mpirun,
-/// prterun, `srun --mpi=pmix`), and the TCP store that rank 0 then serves. For programs without
-/// torch.
+/// prterun, `srun --mpi=pmix`), and the TCP store that rank 0 then serves. It is for programs
+/// without torch.
 #pragma once
 
 #include <chrono>
@@ -48,10 +48,10 @@ struct LaunchEnvironment {
 /// Joins the job's store. Rank 0 serves it at `environment.port`. If its store is destroyed while
 /// others are connected, the server stays until the process ends, which then waits at most
 /// `at_most` for them to leave. Ranks that have left, including rank 0, may join again in any
-/// order. The others connect at first use, retrying for `at_most`, which also limits each set and
-/// add. With PMIx they first wait up to `at_most` for rank 0 to join. Rank 0 accepts only clients
-/// that know the job's secret (GTOPK_SECRET, GTOPK_SECRET_FILE; with PMIx, a secret that rank 0
-/// draws), or all clients if there is none. Throws Error{kBootstrap}.
+/// order. Ranks other than 0 connect at first use, retrying for `at_most`, which also limits each
+/// set and add. With PMIx they first wait up to `at_most` for rank 0 to join. Rank 0 accepts only
+/// clients that know the job's secret (GTOPK_SECRET, GTOPK_SECRET_FILE; with PMIx, a secret that
+/// rank 0 draws), or all clients if there is none. Throws Error{kBootstrap}.
 [[nodiscard]] std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
                                                              std::chrono::nanoseconds at_most);
 

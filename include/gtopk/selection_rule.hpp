@@ -29,8 +29,7 @@ struct SelectionRule {
   std::uint64_t stride = 0;     ///< for kSample, the distance between elements of the sample
   std::uint64_t rank = 0;       ///< for kSample, the threshold's rank in the sample, from 1
   std::uint64_t block = 0;      ///< for kBlocks, elements per block
-  std::uint64_t k_of_last = 0;  ///< for kBlocks, entries of a shorter last block; 0 if no block is
-                                ///< shorter
+  std::uint64_t k_of_last = 0;  ///< for kBlocks, entries of a shorter last block, or 0
 };
 
 /// How a call's selector finds its entries; nullopt exactly where detached_capacity() and

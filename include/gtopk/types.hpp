@@ -171,7 +171,7 @@ struct SparseOptions {
 /// final set and their sums, before division and rounding to the tensor's type. A step that did not
 /// happen writes nothing.
 struct Delivered {
-  /// `capacity` elements; `dense` leaves them unchanged, which delivers all d elements in order.
+  /// `capacity` elements. `dense` leaves them unchanged, because it delivers all d in order.
   std::int64_t* indices = nullptr;
   /// `capacity` elements of the accumulation type; if null, nothing is recorded.
   void* values = nullptr;

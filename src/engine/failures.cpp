@@ -174,7 +174,8 @@ void Failures::handle_ask(Group& group, PeerId from, const Notice& notice) {
 
 void Failures::handle_early(PeerId from, const Notice& notice) {
   const transport::TimePoint now = clock_.now();
-  const bool gone = groups_.find(notice.group) == nullptr;  // otherwise of an earlier group
+  // If the group exists, the notice concerns an earlier group with its number.
+  const bool gone = groups_.find(notice.group) == nullptr;
   const bool joining = gone && groups_.taken(notice.group);
   std::erase_if(early_, [&](const Early& early) { return now - early.came >= kEarlyBound; });
   switch (notice.kind) {

@@ -125,7 +125,7 @@ void note(Latest& status, const FlightEntry& entry) {
 std::string json_of(const std::vector<FlightEntry>& entries, transport::Duration wall) {
   std::map<std::string, std::pair<const GroupIdentity*, Latest>> groups;
   for (const FlightEntry& entry : entries) {
-    groups[entry.group->name].first = entry.group.get();  // of equal names, the last group wins
+    groups[entry.group->name].first = entry.group.get();  // of equal names, the group called last
   }
   Json records = Json::array();
   for (const FlightEntry& entry : entries) {

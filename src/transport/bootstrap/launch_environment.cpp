@@ -111,7 +111,7 @@ std::optional<LaunchEnvironment> by_launcher() {
 }
 
 /// torchrun's agent may serve a torch store at MASTER_PORT, which it then announces. Linux gives
-/// listeners and outgoing connections ports of different parity, so the second next port is rarely
+/// listeners and outgoing connections ports of different parity, so the port two above is rarely
 /// taken.
 bool agent_serves_store() {
   const char* const value = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
