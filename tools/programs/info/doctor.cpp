@@ -155,8 +155,8 @@ class Doctor {
   [[nodiscard]] nanoseconds link_limit() const { return std::min(timeout_, kLongestMessage); }
 
   /// Returns on all ranks once rank 0 has collected the last round's results. All ranks then know
-  /// which ranks have not answered so far, because asking them again would cost every round its
-  /// whole timeout.
+  /// which ranks have not answered so far and do not ask those again, because each of them would
+  /// cost every round its whole timeout.
   void begin_together(std::size_t round) {
     const std::string key = fmt::format("doctor/round/{}", round);
     if (rank() == 0) {
