@@ -1,10 +1,10 @@
-"""The end of tools/test: counts cases from the runners' reports, lists failures.
+"""The end of tools/test: counts cases in the runners' reports and lists failures.
 
     count_tests.py STATUS [REPORT PROGRAMS RUNNER]…
 
 STATUS is 0 unless a runner failed. REPORT is the JUnit report of ctest or pytest; PROGRAMS is the
-folder where the programs run by ctest have reported their own cases, or empty; RUNNER is what runs
-a case once more: the CMake preset or the Python. A runner or program that died without a report
+folder where the programs run by ctest have reported their own cases, or empty; RUNNER runs a case
+once more: it is the CMake preset or the Python. A runner or program that died without a report
 counts as a failure, and so does a run without any test.
 
 If at most three cases failed, each is run once more, alone. One that passes then is printed as
@@ -28,8 +28,8 @@ MOST_FLAKY = 3
 
 @dataclass
 class Case:
-    program: str  # or module
-    name: str  # "": the program itself
+    program: str  # program or module
+    name: str  # "" means the program itself
     result: str  # passed, failed, skipped or flaky
     output: str = ""
     runner: str = ""
@@ -39,13 +39,13 @@ class Case:
 
 
 def parts(case: ElementTree.Element) -> str:
-    """What a failed case printed and why it failed."""
+    """Return what a failed case printed and why it failed."""
     found = (case.find(kind) for kind in ("system-out", "failure", "error"))
     return "\n".join(part.text or "" for part in found if part is not None)
 
 
 def reported(case: ElementTree.Element) -> str:
-    """A test case's result, in the report of any of the three."""
+    """Return a test case's result from the report of any of the three runners."""
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
     if case.get("result") == "skipped" or case.find("skipped") is not None:
@@ -55,13 +55,13 @@ def reported(case: ElementTree.Element) -> str:
 
 
 def printed(output: str, case: str) -> str:
-    """What a program printed while it ran this case."""
+    """Return what a program printed while it ran this case."""
     _, _, after = output.partition(f"[ RUN      ] {case}\n")
     return after.partition("[  FAILED  ] ")[0]
 
 
 def cases_of_program(entry: ElementTree.Element, folder: pathlib.Path) -> Iterator[Case]:
-    """The cases of one program; one more for the program itself if it failed and no case did."""
+    """Yield the cases of one program, and the program itself if it failed and no case did."""
     program, output = entry.get("name", ""), parts(entry)
     try:
         cases = list(ElementTree.parse(folder / f"{program}.xml").iter("testcase"))

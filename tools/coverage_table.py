@@ -1,9 +1,9 @@
-"""The table of tools/coverage: lines and branches that ran, by folder.
+"""Prints the table of tools/coverage: lines and branches that ran, by folder.
 
     coverage_table.py CPP [PYTHON]
 
-CPP is gcovr's summary in JSON, PYTHON is coverage's report in JSON. A folder's share is that of all
-its lines or branches, not the mean of its files.
+CPP is gcovr's summary in JSON, PYTHON is coverage's report in JSON. A folder's share covers all its
+lines or branches; it is not the mean of its files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Counts:
 
 
 def cpp_files(report: dict) -> Iterator[tuple[str, Counts]]:
-    """Each file's folder below src, or "include", and its counts."""
+    """Yield each file's folder below src, or "include", and its counts."""
     for file in report["files"]:
         folder = pathlib.PurePath(file["filename"]).parent
         below_src = folder.parts[0] == "src"
@@ -49,7 +49,7 @@ def cpp_files(report: dict) -> Iterator[tuple[str, Counts]]:
 
 
 def python_files(report: dict) -> Iterator[tuple[str, Counts]]:
-    """Each file's folder in the package gtopk, and its counts."""
+    """Yield each file's folder in the package gtopk, and its counts."""
     for name, file in report["files"].items():
         parts = pathlib.PurePath(name).parts
         package = len(parts) - 1 - parts[::-1].index("gtopk")
@@ -66,7 +66,7 @@ def python_files(report: dict) -> Iterator[tuple[str, Counts]]:
 
 
 def by_folder(files: Iterator[tuple[str, Counts]]) -> dict[str, Counts]:
-    """The sum of each folder, by name, and of all."""
+    """Return the sum of each folder, by name, and of all."""
     folders: defaultdict[str, Counts] = defaultdict(Counts)
     total = Counts()
     for folder, counts in files:
@@ -76,7 +76,7 @@ def by_folder(files: Iterator[tuple[str, Counts]]) -> dict[str, Counts]:
 
 
 def share(part: int, whole: int) -> str:
-    """The share in percent; rounded down, so that 100 means all."""
+    """Return the share in percent, rounded down so that 100 means all."""
     return f"{1000 * part // whole / 10:.1f}" if whole else "-"
 
 
@@ -90,7 +90,7 @@ def table(title: str, folders: dict[str, Counts]) -> Iterator[str]:
 
 
 def main(cpp: str, python: str | None = None) -> None:
-    """Print the table of gcovr's summary, and that of coverage.py's report if there is one."""
+    """Print the table of gcovr's summary, and of coverage.py's report if there is one."""
     print("\n".join(table("C++ module", by_folder(cpp_files(_read(cpp))))))
     if python is not None:
         print("\n" + "\n".join(table("Python package", by_folder(python_files(_read(python))))))

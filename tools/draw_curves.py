@@ -1,4 +1,4 @@
-"""Lines over an axis as SVG: the same bytes from the same points, on every machine."""
+"""Draws lines over an axis as SVG: the same points give the same bytes on every machine."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-# Colour-blind safe (Okabe and Ito's palette).
+# These are colour-blind safe (Okabe and Ito's palette).
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00")
 WIDTH, HEIGHT = 760, 360
-LEFT, RIGHT, TOP, BOTTOM = 64, 740, 40, 312  # of the plane, in pixels
+LEFT, RIGHT, TOP, BOTTOM = 64, 740, 40, 312  # edges of the plane, in pixels
 FONT = 'font-family="sans-serif" font-size="14"'
 
 
 class Curve(NamedTuple):
-    """A line and what the legend calls it."""
+    """A line and its name in the legend."""
 
     name: str
     points: Sequence[tuple[float, float]]
 
 
 def ticks(low: float, high: float, about: int = 6) -> list[float]:
-    """Round numbers between the two, about so many of them."""
+    """Return round numbers between the two, about as many as requested."""
     step = 10 ** math.floor(math.log10((high - low) / about))
     step *= next(each for each in (1, 2, 5, 10) if (high - low) / (step * each) <= about)
     return [step * i for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
@@ -31,7 +31,7 @@ Scale = Callable[[float], float]
 
 
 def plane(x_ticks: list[float], y_ticks: list[float], x_of: Scale, y_of: Scale) -> list[str]:
-    """The axes' lines and numbers."""
+    """Draw the axes' lines and numbers."""
     drawn = []
     for value in x_ticks:
         at = x_of(value)
@@ -47,7 +47,7 @@ def plane(x_ticks: list[float], y_ticks: list[float], x_of: Scale, y_of: Scale) 
 
 
 def svg(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str:
-    """A picture of the curves, each ending in a dot, with a legend at the upper right."""
+    """Draw the curves, each ending in a dot, with a legend at the upper right."""
     every = [point for curve in curves for point in curve.points]
     x_high = max(x for x, _ in every)
     y_low, y_high = min(y for _, y in every), max(y for _, y in every)

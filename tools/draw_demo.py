@@ -1,6 +1,7 @@
-"""Draws what the demos have measured: docs/results/demo.svg and demo-outer.svg.
+"""Draws the demos' measurements: docs/results/demo.svg and demo-outer.svg.
 
-The first from its table in docs/notebook.md, the second from the record of `tools/demo --outer`.
+The first is drawn from its table in docs/notebook.md, and the second from the record of `tools/demo
+--outer`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Row = dict[str, str]
 
 
 def rows(notebook: str) -> list[Row]:
-    """The rows of the table below "The demo", by the names of its columns."""
+    """Return the rows of the table below "The demo", by the names of its columns."""
     section = notebook.split("\n## The demo\n", 1)[1]
     table = section.split("\n\n|", 1)[1].split("\n\n", 1)[0].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
@@ -38,7 +39,7 @@ def number(text: str) -> float:
 
 
 def bar(row: Row, top: int, scale: float) -> list[str]:
-    """One row as a label, its stacked parts, and what the whole step takes and sends."""
+    """Draw one row: a label, its stacked parts, and the time and bytes of the whole step."""
     middle = top + BAR - 8
     drawn = [f'<text x="{LEFT - 10}" y="{middle}" text-anchor="end">{row["way"]}</text>']
     left = float(LEFT)
@@ -71,7 +72,7 @@ def svg(table: list[Row]) -> str:
 
 
 def picture() -> str:
-    """The picture of the table as the notebook has it now."""
+    """Draw the table that is in the notebook now."""
     table = rows(NOTEBOOK.read_text(encoding="utf-8"))
     for row in table:
         row["way"] = re.sub("^after its", "after the", row["way"])
@@ -79,7 +80,7 @@ def picture() -> str:
 
 
 def outer() -> tuple[str, str]:
-    """The picture of the committed record, and its table, which docs/outer.md has."""
+    """Return the picture of the committed record, and its table, which docs/outer.md has."""
     record = json.loads((RESULTS / "records" / "demo-outer.json").read_text(encoding="utf-8"))
     return compare.picture(record["title"], record["runs"]), compare.table(record["runs"])
 

@@ -1,8 +1,8 @@
-"""Draws a machine, as gtopk-info [--topology FILE.xml] --json has it. Called by tools/plot.
+"""Draws a machine from the output of gtopk-info [--topology FILE.xml] --json, for tools/plot.
 
-Each NUMA node is a box with its cores: blue ones have an engine's thread bound to them, white ones
-this process may not use. Above a node stand its NICs and GPUs; a frame has the GPUs that have the
-same nearest NICs, and those NICs. A NIC is blue if the plan wants a rank to use it.
+Each NUMA node is a box with its cores: blue cores have an engine's thread bound to them, and this
+process may not use white cores. Above a node are its NICs and GPUs; a frame holds GPUs that have
+the same nearest NICs, and those NICs. A NIC is blue if the plan wants a rank to use it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Device = dict[str, Any]
 
 
 class Frame:
-    """GPUs, and the NICs that are nearest to all of them; or a NIC that is nearest to none."""
+    """GPUs and the NICs nearest to all of them, or a NIC that is nearest to no GPU."""
 
     def __init__(self, gpus: list[Device], nics: list[Device]) -> None:
         self.nics = [nics[at : at + _ROW] for at in range(0, len(nics), _ROW)]
@@ -33,27 +33,27 @@ class Frame:
 
 
 def plans_of(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What each local rank plans, by its name in the picture."""
+    """Return each local rank's plan, by its name in the picture."""
     if "plan" in record:
         return {"this rank": record["plan"]}
     return {f"rank {rank}": plan for rank, plan in enumerate(record["plans"])}
 
 
 def nodes_of(topology: dict[str, Any]) -> list[dict[str, Any]]:
-    """The NUMA nodes; one of all cores where the machine tells of none."""
+    """Return the NUMA nodes, or one of all cores if the machine reports none."""
     whole = {"number": 0, "cores": topology["cores"], "memory_bytes": 0}
     return topology["nodes"] or [whole]
 
 
 def frames_of(topology: dict[str, Any]) -> list[Frame]:
-    """Every NIC and GPU, once."""
+    """Return frames that contain every NIC and GPU once."""
     nics = {each["name"]: each for each in topology["nics"]}
     near: dict[tuple[str, ...], list[Device]] = {}
     far: dict[tuple[int, ...], list[Device]] = {}
     for gpu in topology["gpus"]:
         names = tuple(name for name in gpu.get("nics", ()) if name in nics)
         if names and nics[names[0]]["cores"] == gpu["cores"]:
-            # A NIC that is nearest to GPUs of two frames stands in the first.
+            # A NIC that is nearest to GPUs of two frames is put in the first.
             key = next((group for group in near if {*names} & {*group}), names)
             near.setdefault(key, []).append(gpu)
         else:
@@ -64,14 +64,14 @@ def frames_of(topology: dict[str, Any]) -> list[Frame]:
 
 
 def home_of(frame: Frame, nodes: list[dict[str, Any]]) -> int:
-    """The position of the node with all cores near its first device; len(nodes) if none has."""
+    """Return the position of the node with all cores near its first device, or len(nodes)."""
     near = set(frame.rows[0][0]["cores"])
     homes = [at for at, node in enumerate(nodes) if near and near <= set(node["cores"])]
     return homes[0] if len(homes) == 1 else len(nodes)
 
 
 def draw_machine(name: str, record: dict[str, Any]) -> None:
-    """Nodes from left to right; at their right what is near none of them, or near several."""
+    """Draw nodes from left to right, and on their right devices near none or several of them."""
     topology, plans = record["topology"], plans_of(record)
     nodes, frames = nodes_of(topology), frames_of(topology)
     homes = [home_of(each, nodes) for each in frames]

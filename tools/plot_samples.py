@@ -1,13 +1,14 @@
-"""Draws what the programs wrote with --json. Called by tools/plot.
+"""Draws the programs' --json files. Called by tools/plot.
 
-Of gtopk-allreduce and gtopk-pingpong a line is the median of each size's samples, the band around
-it reaches from the least to the 99th percentile. Predictions by the model are dashed. Of
-gtopk-info --doctor the matrices of latency and bandwidth between hosts. Also a SparseState's layers
-(docs/tuning.md): when each is ready and travels, and at which density. Of gtopk-bench-growth a line
-is what the model says of the links and a point an exchange in virtual time; each file has axes. Of
-tools/bench/run collectives gtopk's time over that of the faster other, with the range of its pairs;
-each file has axes. Of gtopk.diagnose (docs/tuning.md) what selections left out over steps, against
-the papers' bounds, and the last step's histogram. Of gtopk-info the machine (plot_machine.py).
+For gtopk-allreduce and gtopk-pingpong, a line is the median of each size's samples, and the band
+around it reaches from the minimum to the 99th percentile; predictions by the model are dashed. For
+gtopk-info --doctor, it draws the matrices of latency and bandwidth between hosts. For a
+SparseState's layers (docs/tuning.md), it draws when each is ready and sent, and its density. For
+gtopk-bench-growth, a line is the model's prediction for the links, and a point is an exchange in
+virtual time; each file has its own axes. For tools/bench/run collectives, it draws gtopk's time
+relative to the faster other, with the range of its pairs; each file has its own axes. For
+gtopk.diagnose (docs/tuning.md), it draws what selections left out over steps, against the papers'
+bounds, and the last step's histogram. For gtopk-info, it draws the machine (plot_machine.py).
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from plot_machine import draw_machine
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# A drawing is the same each time, and its text is text.
+# A drawing is reproducible, and its text stays text.
 matplotlib.rcParams.update({"svg.hashsalt": "gtopk", "svg.fonttype": "none"})
 
-# Told apart by eyes of every kind (Okabe and Ito's palette).
+# These are colour-blind safe (Okabe and Ito's palette).
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
-# What may tell one line of gtopk-allreduce from another, and is named where it does.
+# These settings may distinguish lines of gtopk-allreduce, and are named if they do.
 _SETTINGS = ("algorithm", "select", "wire", "dtype", "put_back")
 
-_MOST_WITH_FIGURES = 12  # hosts in a picture, beyond which only colours can be told apart
+_MOST_WITH_FIGURES = 12  # most hosts whose figures fit in a picture
 
-_PAPER = {"facecolor": "white", "alpha": 0.7, "linewidth": 0}  # behind figures on any colour
+_PAPER = {"facecolor": "white", "alpha": 0.7, "linewidth": 0}  # background of figures on any colour
 
 
 class Point(NamedTuple):
-    """Of one size."""
+    """The samples of one size."""
 
     size: int
     seconds: list[float]
@@ -58,11 +59,11 @@ Records = dict[str, dict[str, Any]]
 
 
 class BadFileError(Exception):
-    """Says which file holds nothing that can be drawn, and why."""
+    """Says which file contains nothing that can be drawn, and why."""
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """A program's record. Raises BadFileError."""
+    """Read a program's record. Raises BadFileError."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -80,7 +81,7 @@ def read(path: pathlib.Path) -> dict[str, Any]:
 
 
 def lines_of(records: Records) -> Lines:
-    """The records' rows as lines, by name: of what differs between them."""
+    """Return the records' rows as lines, named by the settings that differ between them."""
     rows = [(name, row) for name, record in records.items() for row in record["rows"]]
     keys = ("layer",) if "layer" in rows[0][1] else _SETTINGS
     told = [key for key in keys if len({row[key] for _, row in rows}) > 1] or [keys[0]]
@@ -96,7 +97,7 @@ def lines_of(records: Records) -> Lines:
 
 
 def draw_times(axes: Axes, lines: Lines) -> None:
-    """Microseconds over size, both logarithmic."""
+    """Draw microseconds over size, both logarithmic."""
     for number, (name, points) in enumerate(lines.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         sizes = [point.size for point in points]
@@ -114,7 +115,7 @@ def draw_times(axes: Axes, lines: Lines) -> None:
 
 
 def draw_allreduce(records: Records) -> None:
-    """Time of a step over elements."""
+    """Draw the time of a step over elements."""
     lines = lines_of(records)
     _, axes = pyplot.subplots(figsize=(7, 5))
     draw_times(axes, lines)
@@ -122,7 +123,7 @@ def draw_allreduce(records: Records) -> None:
 
 
 def draw_pingpong(records: Records) -> None:
-    """Time and bandwidth of a message over bytes."""
+    """Draw the time and bandwidth of a message over bytes."""
     lines = lines_of(records)
     _, (times, bandwidths) = pyplot.subplots(1, 2, figsize=(12, 5))
     draw_times(times, lines)
@@ -138,7 +139,7 @@ def draw_pingpong(records: Records) -> None:
 
 
 def draw_layers(records: Records) -> None:
-    """Layers from top to bottom: waiting is pale, travelling is full; beside it their density."""
+    """Draw layers from top to bottom (waiting is pale, sending is full), and their densities."""
     _, (times, densities) = pyplot.subplots(1, 2, figsize=(12, 5), sharey=True)
     names = []
     for colour, (name, record) in zip(itertools.cycle(_COLOURS), records.items()):
@@ -149,7 +150,7 @@ def draw_layers(records: Records) -> None:
             times.barh(at, starts - ready, left=ready, color=colour, alpha=0.3)
             times.barh(at, seconds, left=starts, color=colour, label=name)
             densities.plot(row["density"], at, marker="o", color=colour)
-            name = None  # one entry of the legend
+            name = None  # one entry per legend
     times.set(title="predicted", xlabel="ms after the backward's first unit")
     times.set_yticks(range(len(names)), names, fontsize=6)
     times.invert_yaxis()
@@ -159,7 +160,7 @@ def draw_layers(records: Records) -> None:
 
 
 def matrices(record: dict[str, Any]) -> tuple[list[list[float]], list[list[float]]]:
-    """Microseconds and GB/s from each host (row) to each (column); NaN where there is no figure."""
+    """Return microseconds and GB/s from each host (row) to each (column); NaN means no figure."""
     hosts = range(len(record["hosts"]))
     latencies = [[math.nan for _ in hosts] for _ in hosts]
     bandwidths = [[math.nan for _ in hosts] for _ in hosts]
@@ -174,8 +175,8 @@ def matrices(record: dict[str, Any]) -> tuple[list[list[float]], list[list[float
 
 
 def draw_matrix(axes: Axes, values: list[list[float]], names: list[str], title: str) -> None:
-    """One cell for each row and column; figures in the cells where there is room."""
-    axes.set_facecolor("#dddddd")  # seen where there is no figure
+    """Draw one cell per row and column, with figures in the cells if they fit."""
+    axes.set_facecolor("#dddddd")  # visible in cells without a figure
     shown = axes.imshow(values, cmap="viridis")
     pyplot.colorbar(shown, ax=axes)
     axes.set_xticks(range(len(names)), names, rotation=90)
@@ -190,7 +191,7 @@ def draw_matrix(axes: Axes, values: list[list[float]], names: list[str], title: 
 
 
 def draw_doctor(records: Records) -> None:
-    """Latency and bandwidth from each host to each. Raises BadFileError for several records."""
+    """Draw latency and bandwidth between hosts. Raises BadFileError for several records."""
     if len(records) > 1:
         raise BadFileError("gtopk-info --doctor: one file makes one picture")
     (record,) = records.values()
@@ -202,7 +203,7 @@ def draw_doctor(records: Records) -> None:
 
 
 def draw_topology(records: Records) -> None:
-    """A machine with its NICs and GPUs. Raises BadFileError for several records."""
+    """Draw a machine with its NICs and GPUs. Raises BadFileError for several records."""
     if len(records) > 1:
         raise BadFileError("gtopk-info: one file makes one picture")
     ((name, record),) = records.items()
@@ -210,7 +211,7 @@ def draw_topology(records: Records) -> None:
 
 
 def draw_growth(records: Records) -> None:
-    """Milliseconds of a step over ranks."""
+    """Draw milliseconds of a step over ranks."""
     _, panels = pyplot.subplots(
         1, len(records), figsize=(1 + 6 * len(records), 5), sharey=True, squeeze=False
     )
@@ -237,7 +238,7 @@ def draw_growth(records: Records) -> None:
 
 
 def draw_collectives(records: Records) -> None:
-    """Ratios over bytes, a line for each collective; above the dashed line gtopk is slower."""
+    """Draw ratios over bytes, one line per collective; above the dashed line gtopk is slower."""
     _, panels = pyplot.subplots(
         1, len(records), figsize=(1 + 4 * len(records), 5), sharey=True, squeeze=False
     )
@@ -263,7 +264,7 @@ def draw_collectives(records: Records) -> None:
 
 
 def draw_diagnosis(records: Records) -> None:
-    """What was left out and found again over steps, a line for each unit; a histogram."""
+    """Draw the parts left out and recalled over steps, one line per unit, and a histogram."""
     if len(records) > 1:
         raise BadFileError("gtopk-diagnosis: one file makes one picture")
     (record,) = records.values()
@@ -305,7 +306,7 @@ def draw_diagnosis(records: Records) -> None:
 
 
 def draw_histogram(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Of all units in the last step, in their standard deviations, beside the normal curve."""
+    """Draw all units of the last step, in standard deviations, beside the normal curve."""
     last = max(row["step"] for row in rows)
     counts = [row["histogram"] for row in rows if row["step"] == last]
     every = [sum(each) for each in zip(*counts, strict=True)]
@@ -335,7 +336,7 @@ _MACHINES = ("gtopk-info", "gtopk-info --topology")
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 2 where there is nothing to draw."""
+    """Draw the files; return 0, or 2 if there is nothing to draw."""
     parser = argparse.ArgumentParser(prog="tools/plot", description=__doc__)
     parser.add_argument("files", nargs="+", type=pathlib.Path, help="of one of the programs")
     parser.add_argument(

@@ -1,6 +1,6 @@
-"""What has to hold before a release: each check gives one line, ok or failed with what to do.
+"""Checks before a release; each gives one line, which is ok or failed with what to do.
 
-A check returns what it found, as a few words, or raises CheckFailedError with the remedy.
+A check returns what it found in a few words, or raises CheckFailedError with the remedy.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ BIN = ROOT / ".venv-release" / "bin"
 
 
 class CheckFailedError(Exception):
-    """What is wrong, and what to do."""
+    """Says what is wrong and what to do."""
 
 
 def found(root: pathlib.Path, name: str, pattern: str) -> str:
-    """What the group of a pattern has in a file."""
+    """Return what the group of a pattern matches in a file."""
     match = re.search(pattern, (root / name).read_text(encoding="utf-8"), re.MULTILINE)
     if match is None:
         raise CheckFailedError(f"{name} has no version: a line that matches {pattern}")
@@ -29,7 +29,7 @@ def found(root: pathlib.Path, name: str, pattern: str) -> str:
 
 
 def version(root: pathlib.Path) -> str:
-    """The version that pyproject.toml takes from CMakeLists.txt, the same in all other files."""
+    """Check that all files have the version that pyproject.toml takes from CMakeLists.txt."""
     source = found(root, "pyproject.toml", r'^input = "(.+)"')
     pattern = found(root, "pyproject.toml", r"^regex = '(.+)'")
     versions = {
@@ -51,7 +51,7 @@ def version(root: pathlib.Path) -> str:
 
 
 def changelog(root: pathlib.Path) -> str:
-    """No heading without text below it; only Unreleased may be empty, and has to be."""
+    """Check that each heading has text below it, except Unreleased, which must be empty."""
     text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     headings = re.findall(r"(?ms)^(##+) ([^\n]+)\n(.*?)(?=^##|\Z)", text)
     for at, (level, title, body) in enumerate(headings):
@@ -69,7 +69,7 @@ def changelog(root: pathlib.Path) -> str:
 
 
 def run(root: pathlib.Path, *command: str | pathlib.Path) -> str:
-    """What a command prints; if it fails, CheckFailedError with its last lines."""
+    """Return what a command prints; if it fails, raise CheckFailedError with its last lines."""
     try:
         done = subprocess.run(
             command, cwd=root, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -84,7 +84,7 @@ def run(root: pathlib.Path, *command: str | pathlib.Path) -> str:
 
 
 def tree(root: pathlib.Path) -> str:
-    """Nothing is uncommitted."""
+    """Check that nothing is uncommitted."""
     changed = run(root, "git", "status", "--porcelain").splitlines()
     if changed:
         raise CheckFailedError(
@@ -94,7 +94,7 @@ def tree(root: pathlib.Path) -> str:
 
 
 def package(root: pathlib.Path, kind: str, pattern: str) -> pathlib.Path:
-    """The one file in dist/ of this version."""
+    """Return the one file of this version in dist/."""
     files = sorted((root / "dist").glob(pattern))
     if len(files) != 1:
         raise CheckFailedError(
@@ -106,7 +106,7 @@ def package(root: pathlib.Path, kind: str, pattern: str) -> pathlib.Path:
 
 
 def sdist(root: pathlib.Path) -> str:
-    """The sdist builds, and PyPI can show what it says of itself."""
+    """Check that the sdist builds, and that PyPI can show its description."""
     for old in (root / "dist").glob("gtopk-*.tar.gz"):
         old.unlink()
     build = "import scikit_build_core.build as backend; backend.build_sdist('dist')"
@@ -117,7 +117,7 @@ def sdist(root: pathlib.Path) -> str:
 
 
 def wheel(root: pathlib.Path, build: bool) -> str:
-    """The wheel builds, and PyPI can show what it says of itself."""
+    """Check that the wheel builds, and that PyPI can show its description."""
     if build:
         run(root, "tools/wheel")
     path = package(root, "wheel", "gtopk-*.whl")
@@ -126,7 +126,7 @@ def wheel(root: pathlib.Path, build: bool) -> str:
 
 
 def promised(shown: str) -> str | None:
-    """The oldest platform that `auditwheel show` allows a wheel by the symbols it needs."""
+    """Return the oldest platform that `auditwheel show` allows a wheel by the symbols it needs."""
     for pattern in (
         r'constrains\s+the\s+platform\s+tag\s+to\s+"([^"]+)"',
         r'consistent\s+with\s+the\s+following\s+platform\s+tag:\s+"([^"]+)"',
@@ -138,7 +138,7 @@ def promised(shown: str) -> str | None:
 
 
 def platform(root: pathlib.Path) -> str:
-    """The wheel promises no older system than auditwheel finds that it runs on."""
+    """Check that the wheel promises no older system than auditwheel finds that it runs on."""
     path = package(root, "wheel", "gtopk-*.whl")
     tag = path.stem.split("-")[-1]
     needed = promised(run(root, BIN / "auditwheel", "show", path))
@@ -159,7 +159,7 @@ def platform(root: pathlib.Path) -> str:
 
 
 def docs(root: pathlib.Path) -> str:
-    """The site builds strictly."""
+    """Check that the site builds strictly."""
     return run(root, "tools/docs", "build").splitlines()[-1].removeprefix("docs: ")
 
 

@@ -1,4 +1,4 @@
-"""Runs one failed case once more, alone, for tools/test.
+"""Runs one failed case again, alone, for tools/test.
 
 A case of a C++ program is run by that program, as ctest would start it; a program that died is run
 whole. A case of pytest is run by pytest.
@@ -16,7 +16,7 @@ LONGEST = 900  # seconds
 
 
 def passes_alone(runner: str, program: str, case: str) -> bool:
-    """Whether the case passes now.
+    """Return whether the case passes now.
 
     RUNNER is a CMake preset, or a Python that has pytest. PROGRAM is ctest's name of the program,
     or pytest's of the module. CASE is the name in the report, or "" for the whole program.
@@ -48,7 +48,7 @@ def passes_alone(runner: str, program: str, case: str) -> bool:
 
 
 def started_by_ctest(preset: str, name: str) -> tuple[list[str], dict[str, str]]:
-    """The program's command and environment, without its report and its share of the cases."""
+    """Return the program's command and environment, without its report and share of cases."""
     listed = subprocess.run(
         ["ctest", "--preset", preset, "--show-only=json-v1"], capture_output=True, check=True
     )

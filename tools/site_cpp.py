@@ -1,4 +1,4 @@
-"""Hook of mkdocs.yml: the C++ reference, which Doxygen makes of the public headers.
+"""Hook of mkdocs.yml: the C++ reference, which Doxygen makes from the public headers.
 
 Doxygen's own pages become files of the site, so that mkdocs checks the links that lead to them.
 """
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = "include/gtopk"
-FOLDER = "reference/cpp"  # of the site
+FOLDER = "reference/cpp"  # folder of the site
 
 
 def page_of(header: str) -> str:
-    """The site's page of a public header, as Doxygen names it."""
+    """Return the site's page of a public header, as Doxygen names it."""
     name = pathlib.PurePosixPath(header).name
     return f"{FOLDER}/{name.replace('_', '__').replace('.', '_8')}.html"
 
 
 def doxygen(headers: pathlib.Path, into: pathlib.Path) -> None:
-    """Make the pages in `into`/html; raises ValueError with Doxygen's warnings, if it has any."""
+    """Make the pages in `into`/html; raise ValueError with Doxygen's warnings, if any."""
     if shutil.which("doxygen") is None:
         raise ValueError("the C++ reference needs doxygen 1.9.4 or newer: apt-get install doxygen")
     settings = (ROOT / "tools" / "doxygen" / "Doxyfile").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def doxygen(headers: pathlib.Path, into: pathlib.Path) -> None:
 
 
 def with_pages(html: str, exists: Callable[[str], bool]) -> str:
-    """A page of Doxygen's, with links where a comment names a page of docs/."""
+    """Return a Doxygen page, with links where a comment names a page of docs/."""
 
     def link(match: re.Match[str]) -> str:
         if not exists(f"{match[1]}.md"):
@@ -54,7 +54,7 @@ def with_pages(html: str, exists: Callable[[str], bool]) -> str:
 
 
 def pages() -> Iterator[tuple[str, bytes]]:
-    """Doxygen's files, by their place in the site."""
+    """Yield Doxygen's files, by their path in the site."""
     with tempfile.TemporaryDirectory() as folder:
         doxygen(ROOT / HEADERS, pathlib.Path(folder))
         html = pathlib.Path(folder) / "html"

@@ -1,8 +1,8 @@
-"""Hooks of mkdocs.yml: pages of the site that lie outside docs/, and links as GitHub reads them.
+"""Hooks of mkdocs.yml: pages of the site from outside docs/, and links that work on GitHub.
 
-The README and its neighbours become pages of the site. A file or folder outside docs/ that some
-page links to becomes a page that shows it. Pages in the repository stay as GitHub's readers need
-them: their links are rewritten on the way to the site. Only the hooks themselves need mkdocs.
+The README and its neighbours become pages of the site. A file or folder outside docs/ to which some
+page links becomes a page that shows it. Pages in the repository stay as GitHub's readers need them;
+their links are rewritten for the site. Only the hooks themselves need mkdocs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Pages of the site, by their place in the repository, that are not where docs/ has them.
+# These are pages of the site, by repository path, that are not where docs/ has them.
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -40,12 +40,12 @@ LANGUAGES = {".cpp": "cpp", ".hpp": "cpp", ".py": "python", ".toml": "toml", ".t
 
 
 def anchor(heading: str, _: str = "-") -> str:
-    """Of a heading, as GitHub makes it (and test_pages.py checks it)."""
+    """Return a heading's anchor, as GitHub makes it (and test_pages.py checks it)."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def site_path(path: str) -> str:
-    """Where the site has what the repository has at this path."""
+    """Return the site's path of a path in the repository."""
     if path in PAGES:
         return PAGES[path]
     if path.startswith("docs/"):
@@ -58,7 +58,7 @@ def site_path(path: str) -> str:
 
 
 def repository_path(page: str) -> str:
-    """Where the repository has a page of the site."""
+    """Return the repository's path of a page of the site."""
     for path, each in PAGES.items():
         if each == page:
             return path
@@ -66,7 +66,7 @@ def repository_path(page: str) -> str:
 
 
 def with_links(text: str, change: Callable[[str], str]) -> str:
-    """The page with each link within the repository changed; code is left alone."""
+    """Return the page with each link within the repository changed; code is left alone."""
 
     def changed(match: re.Match[str]) -> str:
         link = match.group()
@@ -81,7 +81,7 @@ def with_links(text: str, change: Callable[[str], str]) -> str:
 
 
 def linked(text: str, path: str) -> list[str]:
-    """Paths in the repository that the page at `path` links to."""
+    """Return the paths in the repository to which the page at `path` links."""
     found = []
 
     def note(link: str) -> str:
@@ -93,14 +93,14 @@ def linked(text: str, path: str) -> list[str]:
 
 
 def for_site(text: str, path: str) -> str:
-    """The page at `path` in the repository, with links that lead to the site's pages."""
+    """Return the page at `path` in the repository, with links to the site's pages."""
     folder = posixpath.dirname(site_path(path))
 
     def change(link: str) -> str:
         place, hash_, part = link.partition("#")
         return posixpath.relpath(site_path(_target(place, path)), folder or ".") + hash_ + part
 
-    # Python-Markdown knows no second word there; GitHub and the tests do.
+    # Python-Markdown does not accept a second word there; GitHub and the tests do.
     return with_links(re.sub(r"(?m)^(```\w+) .*$", r"\1", text), change)
 
 
@@ -109,7 +109,7 @@ def _target(link: str, path: str) -> str:
 
 
 def source_page(path: str) -> str:
-    """A page that shows a file, or lists a folder's."""
+    """Return a page that shows a file, or lists a folder's files."""
     place = ROOT / path
     title = f"---\nsearch:\n  exclude: true\n---\n# {path}\n\n"
     if place.is_dir():
@@ -118,12 +118,12 @@ def source_page(path: str) -> str:
         targets = [posixpath.relpath(site_path(f"{path}/{name}"), here) for name in names]
         return title + "".join(f"- [{n}]({t})\n" for n, t in zip(names, targets, strict=True))
     language = LANGUAGES.get(place.suffix, "text")
-    # A fence that no line of the file can close.
+    # Use a fence that no line of the file can close.
     return f"{title}``````{language}\n{place.read_text(encoding='utf-8').rstrip()}\n``````\n"
 
 
 def outside_pages() -> Iterator[tuple[str, str]]:
-    """Pages of the site that docs/ lacks, with their text: first neighbours, then sources."""
+    """Yield pages of the site that docs/ lacks, with their text: first neighbours, then sources."""
     docs = {f"docs/{each.relative_to(ROOT / 'docs').as_posix()}" for each in _pages_of_docs()}
     sources = set()
     for path in sorted(docs | PAGES.keys()):
@@ -143,12 +143,12 @@ def _pages_of_docs() -> Iterator[pathlib.Path]:
 
 
 def entries(reference: str) -> list[str]:
-    """The names, without gtopk's, that the reference has docstrings of."""
+    """Return the names, without the prefix gtopk, whose docstrings are in the reference."""
     return re.findall(r"(?m)^::: gtopk\.(\S+)$", reference)
 
 
 def with_names(html: str, reference: str) -> str:
-    """The page with public names in code linked to the reference, where no link is already."""
+    """Return the page with public names in code linked to the reference, unless already linked."""
     public = entries((ROOT / "docs" / API).read_text(encoding="utf-8"))
 
     def link(match: re.Match[str]) -> str:
@@ -156,19 +156,19 @@ def with_names(html: str, reference: str) -> str:
             return match[0]
         return f'<a href="{reference}#gtopk.{match[1]}">{match[0]}</a>'
 
-    # Code at the begin of a link or a heading follows the end of an attribute; a block of code
+    # Code at the beginning of a link or a heading follows the end of an attribute; a block of code
     # follows an empty span.
     return re.sub(r'(?<!">)(?<!<span></span>)<code>gtopk\.(\w+)\b[^<]*</code>', link, html)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Headings get the anchors that GitHub gives them."""
+    """Give headings the anchors that GitHub gives them."""
     config.mdx_configs["toc"]["slugify"] = anchor
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside docs/; the README replaces that of docs/ as the home page."""
+    """Add the pages from outside docs/; the README replaces the one of docs/ as the home page."""
     from mkdocs.structure.files import File, InclusionLevel
 
     readme = files.get_file_from_path("README.md")

@@ -1,4 +1,4 @@
-"""Extension of griffe for the site's reference: signatures as help() shows them.
+"""Extension of griffe for the site's reference: signatures as shown by help().
 
 Where @shows(arguments) lets inspect see each argument in place of **arguments, the reference has
 them as well, in the same order and with the same defaults.
@@ -25,7 +25,7 @@ from griffe import (
 
 
 def decorated(module: Module | Class) -> Iterator[tuple[Function, Class]]:
-    """Functions and methods that @shows() is applied to, each with its argument."""
+    """Yield functions and methods to which @shows() is applied, each with its argument."""
     for each in module.members.values():
         if isinstance(each, Function):
             for decorator in each.decorators:
@@ -37,7 +37,7 @@ def decorated(module: Module | Class) -> Iterator[tuple[Function, Class]]:
 
 
 def fields(arguments: Class) -> dict[str, Attribute]:
-    """Those of a TypedDict, the ones of its bases first, as typing has them."""
+    """Return the fields of a TypedDict, its bases' first, like typing."""
     found: dict[str, Attribute] = {}
     for base in arguments.resolved_bases:
         found.update(fields(base))
@@ -45,7 +45,7 @@ def fields(arguments: Class) -> dict[str, Attribute]:
 
 
 def default(field: str, config: Class) -> str | Expr:
-    """As Config has it, a constant as its value; None for what is not in Config."""
+    """Return a field's default in Config, a constant as its value; None if it is not in Config."""
     if field not in config.attributes or config.attributes[field].value is None:
         return "None"
     value = config.attributes[field].value

@@ -2,7 +2,7 @@
 
 usage: tidy_units.py BUILD <sources, a line each>
 
-BUILD has compile_commands.json; what is read of it, each file once, goes to BUILD/once. Units
+BUILD has compile_commands.json; the entries that are read, one per file, go to BUILD/once. Units
 without any of the given sources are left out. A source that no target compiles is an error (exit
 code 1).
 """
@@ -21,13 +21,13 @@ for command in json.loads((build / "compile_commands.json").read_text()):
     commands.setdefault(command["file"], command)
 (build / "once" / "compile_commands.json").write_text(json.dumps(list(commands.values())))
 
-# The tests' own rules hold for their units, too, which lie in a folder of the same name in BUILD.
+# The tests' own rules also apply to their units, which are in a folder of the same name in BUILD.
 (build / "tests").mkdir(parents=True, exist_ok=True)
 (build / "tests" / ".clang-tidy").write_text((root / "tests" / ".clang-tidy").read_text())
 
 
 def sources_of(unit):
-    """The project's files in a unit, which CMake generates, or the file itself."""
+    """Return the project's files in a unit that CMake generates, or the file itself."""
     found = [unit]
     if "/Unity/" in unit:
         found = re.findall(r'#include "(.*)"', Path(unit).read_text())
@@ -39,7 +39,7 @@ wanted = {unit: sources for unit, sources in units.items() if asked.intersection
 
 
 def length(unit):
-    # What includes torch's headers takes longest whatever its own length.
+    # A unit that includes torch's headers takes longest, whatever its own length.
     bytes_read = sum((root / source).stat().st_size for source in units[unit])
     return ("torch" in unit, bytes_read)
 

@@ -1,7 +1,7 @@
-"""What the wheel requires, for scikit-build-core: the torch versions that it has libraries for.
+"""The wheel's requirements, for scikit-build-core: the torch versions of its libraries.
 
-GTOPK_TORCH_HEADERS names these in the environment, as cmake/GtopkTorch.cmake reads it; otherwise it
-is the torch installed where the wheel is built.
+GTOPK_TORCH_HEADERS names these in the environment, as cmake/GtopkTorch.cmake reads it. Without it,
+the wheel requires the torch that is installed where it is built.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def dynamic_metadata(field: str, settings: Mapping[str, Any]) -> list[str]:
-    """The dependencies: `also`, and torch."""
+    """Return the dependencies: `also`, and torch."""
     if field != "dependencies":
         raise RuntimeError(f"torch_requirement gives dependencies, not {field}")
     headers = os.environ.get("GTOPK_TORCH_HEADERS", "")
@@ -28,14 +28,14 @@ def dynamic_metadata(field: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def minor_of(include: pathlib.Path) -> tuple[int, int]:
-    """The version of torch whose headers these are."""
+    """Return the version of torch to which these headers belong."""
     text = (include / "torch/headeronly/version.h").read_text(encoding="utf-8")
     major, minor = re.findall(r"#define TORCH_VERSION_(?:MAJOR|MINOR) (\d+)", text)
     return int(major), int(minor)
 
 
 def requirement(minors: Sequence[tuple[int, int]]) -> str:
-    """Exactly these minor versions, with any patch version."""
+    """Require exactly these minor versions, with any patch version."""
     minors = sorted(set(minors))
     if len(minors) == 1:
         return f"torch=={minors[0][0]}.{minors[0][1]}.*"

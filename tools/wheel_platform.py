@@ -1,7 +1,8 @@
-"""Which Linux a wheel runs on: the manylinux tag by the symbol versions its libraries need.
+"""Finds a wheel's Linux: the manylinux tag by the symbol versions that its libraries need.
 
-A tag manylinux_2_N promises glibc 2.N, and the libstdc++ of distributions of that age: the table is
-auditwheel's policy. auditwheel itself would copy torch and UCX into the wheel.
+A tag manylinux_2_N promises glibc 2.N, and the libstdc++ of distributions of that age; the table is
+auditwheel's policy. auditwheel itself is not used because it would copy torch and UCX into the
+wheel.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import zipfile
 
 Version = tuple[int, ...]
 
-# The first glibc 2.N whose distributions have this GLIBCXX.
+# This is the first glibc 2.N whose distributions have this GLIBCXX.
 LIBSTDCXX: dict[Version, int] = {
     (3, 4, 24): 28,
     (3, 4, 28): 31,
@@ -27,7 +28,7 @@ LIBSTDCXX: dict[Version, int] = {
 
 
 def wanted(wheel: pathlib.Path) -> dict[str, Version]:
-    """The newest GLIBC and GLIBCXX that any library or program of the wheel needs."""
+    """Return the newest GLIBC and GLIBCXX that any library or program of the wheel needs."""
     newest: dict[str, Version] = {}
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -43,7 +44,7 @@ def wanted(wheel: pathlib.Path) -> dict[str, Version]:
 
 
 def manylinux(versions: dict[str, Version]) -> str | None:
-    """The tag without the machine; None if libstdc++ is newer than the table."""
+    """Return the tag without the machine; None if libstdc++ is newer than the table."""
     fitting = [glibc for has, glibc in LIBSTDCXX.items() if has >= versions.get("GLIBCXX", (0,))]
     if not fitting:
         return None
@@ -51,7 +52,7 @@ def manylinux(versions: dict[str, Version]) -> str | None:
 
 
 def platform(wheel: pathlib.Path) -> str:
-    """The wheel's platform tag; its current one if none can be determined."""
+    """Return the wheel's platform tag, or its current one if none can be determined."""
     given = wheel.stem.split("-")[-1]
     tag = manylinux(wanted(wheel))
     return given if tag is None else re.sub(r"^(many)?linux(_2_\d+)?", tag, given)

@@ -22,7 +22,7 @@ template <class T>
 concept NativeElement = std::same_as<T, std::byte> || std::same_as<T, float> ||
                         std::same_as<T, double> || (std::integral<T> && sizeof(T) <= 8);
 
-/// The element type that a C++ type is.
+/// The element type that corresponds to a C++ type.
 template <NativeElement T>
 [[nodiscard]] constexpr DataType type_of() {
   if constexpr (std::same_as<T, float>) {
@@ -45,9 +45,9 @@ template <NativeElement T>
 }
 
 /// The number of elements of this type in `bytes`; for an opaque type, the number of bytes. Throws
-/// Error{kInvalidArgument} if the last element is not whole.
+/// Error{kInvalidArgument} if they end in the middle of an element.
 [[nodiscard]] std::uint64_t elements_in(std::size_t bytes, DataType dtype);
-/// Bytes of this many elements; for an opaque type, as many.
+/// The number of bytes that this many elements occupy; for an opaque type, an element is a byte.
 [[nodiscard]] std::size_t bytes_of(std::uint64_t elements, DataType dtype);
 /// Throws Error{kInvalidArgument} for a null pointer to `count` elements.
 [[noreturn]] void refuse_null(std::uint64_t count, DataType dtype);

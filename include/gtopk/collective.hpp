@@ -35,24 +35,24 @@ class Agreement {
   static constexpr std::size_t kMaxFields = 16;
 
   Agreement() = default;
-  /// Of the collective of this name, without fields.
+  /// Describes a call of the collective of this name, without fields.
   explicit Agreement(std::string_view collective) : collective_(collective) {}
 
   /// Adds a number.
   Agreement& number(std::string_view name, std::uint64_t value);
   /// Adds a word, such as the name of an operation.
   Agreement& word(std::string_view name, std::string_view value);
-  /// Adds an element type by its name, an opaque one with its code.
+  /// Adds an element type by its name; an opaque type is printed with its code.
   Agreement& type(std::string_view name, DataType value);
   /// Adds a list. If all values are equal, it is stored as a single number, whatever its length. At
   /// most one list per agreement may have differing values.
   Agreement& numbers(std::string_view name, std::span<const std::uint64_t> values);
 
-  /// Equal for equal agreements, in every process.
+  /// Equal agreements have equal fingerprints in every process.
   [[nodiscard]] std::uint64_t fingerprint() const;
-  /// "all_reduce(d=100, dtype=float32, op=SUM)"
+  /// The agreement as text, such as "all_reduce(d=100, dtype=float32, op=SUM)".
   [[nodiscard]] std::string text() const;
-  /// Whether it names no collective.
+  /// Whether this agreement names no collective.
   [[nodiscard]] bool empty() const { return collective_.empty(); }
   /// The number or list stored in field `name`; empty if there is no numeric field of that name.
   [[nodiscard]] std::vector<std::uint64_t> numbers_of(std::string_view name) const;
@@ -62,11 +62,12 @@ class Agreement {
  private:
   struct Field {
     std::string_view name;
-    /// Printed before the number, which then goes in parentheses; alone if there is no number.
+    /// The word is printed before the number, which then stands in parentheses. A field without a
+    /// number is printed as the word alone.
     std::string_view word;
     std::uint64_t number = 0;
     bool has_number = false;
-    bool has_list = false;  ///< in list_; `number` is its fingerprint
+    bool has_list = false;  ///< the list is in list_; `number` is its fingerprint
   };
   Agreement& add(const Field& field);
   [[nodiscard]] const Field* find(std::string_view name) const;
@@ -78,25 +79,26 @@ class Agreement {
 
 /// When an operation may start, relative to the other operations of its group.
 enum class Ordering : std::uint8_t {
-  /// Numbered in call order, which is the same on every rank; many may be in flight.
+  /// Operations are numbered in call order, which is the same on every rank; many may be in flight.
   kConcurrent,
-  /// Numbered likewise, but starts only after all earlier collectives of this rank have ended or
-  /// wait at a gate with nothing left to exchange.
+  /// Operations are numbered likewise, but each starts only after all earlier collectives of this
+  /// rank have ended or wait at a gate with nothing left to exchange.
   kAfterEarlier,
-  /// Point-to-point: matched by its own tag; has no number.
+  /// Point-to-point messages are matched by their own tag and have no number.
   kUnnumbered,
 };
 
-/// The group that a collective is about to run in, as this rank sees it.
+/// The group in which a collective is about to run, as this rank sees it.
 struct GroupShape {
-  std::string_view name;   ///< the group's
-  std::uint32_t rank = 0;  ///< this process's
+  std::string_view name;   ///< the group's name
+  std::uint32_t rank = 0;  ///< this process's rank
   std::uint32_t size = 1;  ///< number of ranks
-  /// By rank: whether messages to and from it may lie in device memory; empty: false for all.
+  /// For each rank, whether messages to and from it may lie in device memory. Empty means false for
+  /// all ranks.
   std::span<const std::uint8_t> reached_from_devices{};
 
-  /// Throws Error{kInvalidArgument} if there is no such rank. `role`, such as "the root", is for
-  /// the message.
+  /// Throws Error{kInvalidArgument} if there is no such rank. `role`, such as "the root", is used
+  /// in the message.
   void check_rank(std::uint32_t other, std::string_view role) const;
   /// Throws Error{kInvalidArgument}, naming `operation`, unless messages to and from that rank, or
   /// all ranks, may lie in this memory.
@@ -109,11 +111,11 @@ struct GroupShape {
 
 /// One rank's call of a collective, for Communicator::run.
 struct Collective {
-  /// As the user called it: "sparse_all_reduce(gtopk)".
+  /// The name as the user called it: "sparse_all_reduce(gtopk)".
   std::string name;
-  /// What all ranks must pass alike.
+  /// The arguments that must be the same on all ranks.
   Agreement agreement;
-  /// When it may start.
+  /// When the operation may start.
   Ordering ordering = Ordering::kConcurrent;
   /// Bytes that this rank passes in or has capacity for; recorded if the agreement does not say.
   std::uint64_t bytes = 0;

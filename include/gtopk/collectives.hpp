@@ -1,6 +1,6 @@
 /// @file
 /// The built-in collectives, each as a value for Communicator::run. They throw
-/// Error{kInvalidArgument} if the arguments are wrong on any rank; memory must stay valid until
+/// Error{kInvalidArgument} if the arguments are wrong on any rank; the memory must stay valid until
 /// `done`.
 #pragma once
 
@@ -19,11 +19,11 @@
 
 namespace gtopk {
 
-// Collectives that reduce take host memory only. Those that only move bytes also take device
-// memory, for long messages, if the transport does (Communicator::takes), and if nothing has to be
-// copied on this rank.
+// Collectives that reduce take host memory only. Collectives that only move bytes also take device
+// memory for long messages, if the transport supports it (Communicator::takes) and nothing has to
+// be copied on this rank.
 
-/// Reduces `data` in place. `factor` is this rank's, for kPremulSum; it is rounded to the
+/// Reduces `data` in place. `factor` is this rank's factor for kPremulSum. It is rounded to the
 /// accumulation type, and each product is rounded once to dtype.
 [[nodiscard]] Collective all_reduce(Buffer data, ReduceOp op = ReduceOp::kSum, double factor = 1);
 /// The same for d elements of host memory.
@@ -32,32 +32,35 @@ namespace gtopk {
   return all_reduce(Buffer(data, d, dtype), op, factor);
 }
 
-/// Sends the root's elements to all ranks, in place. The type is only compared between the ranks.
+/// Sends the root's elements to all ranks, in place. The type is used only to check that all ranks
+/// pass the same.
 [[nodiscard]] Collective broadcast(Buffer data, std::uint32_t root);
 
-/// Sends each rank's elements to all ranks. `buffers`: one buffer per rank, of any sizes, the same
-/// on all ranks, and of one type, which is compared as above. On entry this rank's own buffer holds
-/// its elements.
+/// Sends each rank's elements to all ranks. `buffers` holds one buffer per rank. Sizes may differ
+/// from buffer to buffer, but must be the same on all ranks. All buffers have one type, which is
+/// checked as in broadcast(). On entry this rank's own buffer holds its elements.
 [[nodiscard]] Collective all_gather(const Buffers& buffers);
 
-/// Reduces each part to its rank. `parts`: one per rank, in order, of any sizes, the same on all
-/// ranks, and of one type; not modified. `output` gets the reduction of part `rank` and has its
-/// size; it may be that part itself. `factor` as above.
+/// Reduces each part to its rank. `parts` holds one part per rank, in rank order. Sizes may differ
+/// from part to part, but must be the same on all ranks; all parts have one type. Parts are not
+/// modified. `output` gets the reduction of part `rank` and has its size; it may be that part
+/// itself. `factor` is used as in all_reduce().
 [[nodiscard]] Collective reduce_scatter(const ConstBuffers& parts, Buffer output,
                                         ReduceOp op = ReduceOp::kSum, double factor = 1);
 
-/// Reduces `data` to the root, in place; other ranks' data is not modified. `factor` as above.
+/// Reduces `data` to the root, in place; other ranks' data is not modified. `factor` is used as in
+/// all_reduce().
 [[nodiscard]] Collective reduce(Buffer data, std::uint32_t root, ReduceOp op = ReduceOp::kSum,
                                 double factor = 1);
 
-/// Sends each rank's elements, any number of one type, to the root. `buffers`: on the root one
-/// buffer per rank, of the size that the rank sends; empty elsewhere. The root's own buffer may be
-/// `data` itself; if on a device, it must be.
+/// Sends each rank's elements, any number of one type, to the root. On the root, `buffers` holds
+/// one buffer per rank, of the size that the rank sends; elsewhere it is empty. The root's own
+/// buffer may be `data` itself; if on a device, it must be.
 [[nodiscard]] Collective gather(ConstBuffer data, const Buffers& buffers, std::uint32_t root);
 
-/// Sends each of the root's parts, of any sizes and one type, to its rank. `parts`: on the root one
-/// per rank; empty elsewhere. `output` has the size of this rank's part. On the root it may be that
-/// part itself; if on a device, it must be.
+/// Sends each of the root's parts, of any sizes and one type, to its rank. On the root, `parts`
+/// holds one part per rank; elsewhere it is empty. `output` has the size of this rank's part. On
+/// the root it may be that part itself; if on a device, it must be.
 [[nodiscard]] Collective scatter(const ConstBuffers& parts, Buffer output, std::uint32_t root);
 
 /// Sends `parts[r]`, of any size, to rank r and receives into `buffers[r]`, which has the size of
@@ -68,20 +71,21 @@ namespace gtopk {
 /// Completes when every rank has called it and this rank's earlier collectives have ended.
 [[nodiscard]] Collective barrier();
 
-/// The same as "monitored_barrier", so that ranks that call one of each get an error.
+/// Does the same as barrier() under the name "monitored_barrier". If some ranks call one and some
+/// the other, all get an error.
 [[nodiscard]] Collective monitored_barrier();
 
 /// One rank's part of a sparse tensor in coordinate (COO) format: entries, each a row of values.
 struct CooEntries {
   /// The row-major linear index of each entry over the sparse dimensions. Strictly ascending.
   std::span<const std::uint64_t> places;
-  const void* values = nullptr;  ///< as many rows
+  const void* values = nullptr;  ///< one row per index
 };
 /// The tensor's shape; must be the same on all ranks.
 struct CooShape {
   std::vector<std::uint64_t> sizes;     ///< all dimensions, sparse and dense
-  std::uint32_t sparse_dimensions = 0;  ///< how many of them are sparse, the first ones
-  DataType dtype = DataType::kFloat32;  ///< of the values
+  std::uint32_t sparse_dimensions = 0;  ///< number of sparse dimensions, which come first
+  DataType dtype = DataType::kFloat32;  ///< type of the values
 
   /// Elements in a row: the product of the dense sizes.
   [[nodiscard]] std::uint64_t row() const;
@@ -89,23 +93,24 @@ struct CooShape {
 /// The sum: the union of all ranks' places, ascending, with one row for each.
 struct CooSum {
   std::vector<std::uint64_t> places;  ///< linear indices, as in CooEntries
-  std::vector<std::byte> values;      ///< as many rows
+  std::vector<std::byte> values;      ///< one row per place
 };
 
 /// The exact sum of all ranks' entries, any number per rank; rows of the same place are added in
 /// rank order. `sum` is written only on success.
 [[nodiscard]] Collective coo_all_reduce(CooEntries entries, const CooShape& shape, CooSum& sum);
 
-/// `one` over several tensors that are contiguous in its memory; ranks must also agree on the size
-/// of each.
+/// Runs `one` over several tensors that are contiguous in its memory. Ranks must also agree on the
+/// size of each tensor.
 [[nodiscard]] Collective coalesced(Collective one, std::span<const std::uint64_t> sizes);
 
 /// Point-to-point messages of at most this many bytes are copied on the way, so both ends must be
 /// in host memory.
 inline constexpr std::size_t kShortMessage = 8160;
-/// The same for a broadcast, which then takes half the steps.
+/// Broadcasts of at most this many bytes are copied likewise, and then take half the steps.
 inline constexpr std::size_t kShortBroadcast = 16384;
-/// The same for all-gathers (all parts together), which then take even fewer steps.
+/// All-gathers of at most this many bytes (all parts together) are copied likewise, and then take
+/// even fewer steps.
 inline constexpr std::size_t kShortAllGather = 65536;
 
 /// Sends a point-to-point message. Messages are matched by (sender, tag) in call order. The receive
@@ -117,10 +122,10 @@ inline constexpr std::size_t kShortAllGather = 65536;
 [[nodiscard]] Collective recv_any(Buffer data, std::int32_t tag, std::uint32_t& from);
 
 /// Reduces the largest elements of all ranks' gradients, and keeps the others in residuals.
-/// `tensor`: the gradient on entry, the reduced gradient on return (zero where nothing was
-/// delivered). `residual`: as many elements of accumulation_type(dtype), in and out; Buffer() means
-/// a zero residual that is discarded. options.k >= 1 (larger than d means d). docs/algorithms.md
-/// defines the result.
+/// `tensor` holds the gradient on entry and the reduced gradient on return (zero where nothing was
+/// delivered). `residual` has the same number of elements, of accumulation_type(dtype), and is read
+/// and written; Buffer() means a zero residual that is discarded. options.k >= 1 (larger than d
+/// means d). docs/algorithms.md defines the result.
 [[nodiscard]] Collective sparse_all_reduce(Buffer tensor, Buffer residual,
                                            const SparseOptions& options);
 /// The same for d elements of host memory; `residual` may be null.
@@ -131,14 +136,15 @@ inline constexpr std::size_t kShortAllGather = 65536;
   return sparse_all_reduce(Buffer(tensor, d, dtype), kept, options);
 }
 
-/// The same for a tensor in several pieces of one type: they form one vector, in this order, with
-/// one residual. `delivered`: where to record the result's entries as well.
+/// The same for a tensor in several pieces of one type, which form one vector in this order, with
+/// one residual. If given, `delivered` records the result's entries as well.
 [[nodiscard]] Collective sparse_all_reduce(const Buffers& tensor, Buffer residual,
                                            const SparseOptions& options,
                                            const Delivered& delivered = {});
 
 /// What `auto` would choose for d elements of dtype with these options; options.algorithm is
-/// ignored. Every rank gets the same report. `anew`: measure the costs even if they are known.
+/// ignored. Every rank gets the same report. If `anew` is true, costs are measured even if they are
+/// known.
 [[nodiscard]] Collective plan(std::uint64_t d, DataType dtype, const SparseOptions& options,
                               PlanReport& report, bool anew = false);
 
@@ -146,27 +152,27 @@ inline constexpr std::size_t kShortAllGather = 65536;
 /// or that would change nothing.
 void check_options(const SparseOptions& options);
 
-/// What is known of a call from its options alone.
+/// What a call's options alone determine.
 struct CallTraits {
   bool selects = false;              ///< each rank selects its own entries
   bool delivers_all = false;         ///< all d elements, in order: neither k nor density applies
-  bool delivers_selections = false;  ///< all that ranks select, but for what rounding loses
-  bool whole_sums = false;           ///< of selections, so that their contributors can be counted
+  bool delivers_selections = false;  ///< all that ranks select, except for rounding losses
+  bool whole_sums = false;           ///< sums of selections are whole; contributors can be counted
   bool empties_residual = false;     ///< nothing is left for the next step
-  bool adds_elements = false;        ///< of one acc to one another: finite ones may overflow
+  bool adds_elements = false;        ///< adds elements of several accs; finite ones may overflow
   bool rounds = false;               ///< the wire rounds values
   bool per_block = false;            ///< the selector takes a density for each block
 };
 /// Throws Error{kInvalidArgument} for invalid options, and for the algorithm `auto`.
 [[nodiscard]] CallTraits traits_of(const SparseOptions& options);
 
-/// The most entries that a sparse all-reduce of d elements over `ranks` ranks can deliver: the
-/// capacity that Delivered needs.
+/// The most entries that a sparse all-reduce of d elements over `ranks` ranks can deliver.
+/// Delivered needs this capacity.
 [[nodiscard]] std::uint64_t most_delivered(std::uint64_t d, const SparseOptions& options,
                                            std::uint32_t ranks);
 
 /// The capacity that a detached call needs. nullopt if the call cannot be detached: its algorithm
-/// has no selection per rank, or no device selects like its selector (selection_rule.hpp). Throws
+/// has no selection per rank, or no device implements its selector (selection_rule.hpp). Throws
 /// Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<DetachedCapacity> detached_capacity(std::uint64_t d, DataType dtype,
                                                                 const SparseOptions& options,
@@ -181,46 +187,46 @@ struct CallTraits {
                                            const Delivered& delivered = {});
 
 /// The capacity of a call in which no rank selects, and whose tensor stays on a device. nullopt if
-/// it cannot stay there: its algorithm selects, or cannot use a device. Throws
+/// the tensor cannot stay there, because its algorithm selects or cannot use a device. Throws
 /// Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<AccCapacity> acc_capacity(std::uint64_t d, DataType dtype,
                                                       const SparseOptions& options);
 
-/// The indices of a `drawn` capacity, ascending: capacity.delivered of d, each of
-/// capacity.index_bytes.
+/// Writes the indices of a `drawn` capacity, ascending: capacity.delivered indices below d, of
+/// capacity.index_bytes bytes each.
 void draw_indices(const AccCapacity& capacity, std::uint64_t d, std::uint64_t seed, void* indices);
 
-/// Like sparse_all_reduce() of a Detached.
+/// The same for AccOnDevice.
 [[nodiscard]] Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType dtype,
                                            const SparseOptions& options,
                                            const Delivered& delivered = {});
 
 /// The capacity of a call that leaves its algorithm to `auto`, and whose tensor stays on a device.
-/// nullopt if it names an algorithm, or no device selects like its selector. Throws
+/// nullopt if the call names an algorithm, or if no device implements its selector. Throws
 /// Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<AutoCapacity> auto_capacity(std::uint64_t d, DataType dtype,
                                                         const SparseOptions& options,
                                                         std::uint32_t ranks);
 
-/// Like sparse_all_reduce() of a Detached.
+/// The same for AutoOnDevice.
 [[nodiscard]] Collective sparse_all_reduce(const AutoOnDevice& step, std::uint64_t d,
                                            DataType dtype, const SparseOptions& options);
 
-/// Preselected entries, and capacity for the result. Both result spans must hold as many entries as
+/// Preselected entries, and buffers for the result. Both result spans must hold as many entries as
 /// the algorithm can deliver: min(d, k), or min(d, k * ranks) for `topk`.
 struct Preselected {
   /// Ascending, below d; at most options.k.
   std::span<const std::uint32_t> indices;
-  /// The same number; finite.
+  /// One finite value per index.
   std::span<const float> values;
-  std::span<std::uint32_t> result_indices;  ///< gets the indices of the result, ascending
-  std::span<float> result_values;           ///< gets their sums
-  std::uint64_t* result_count = nullptr;    ///< gets the number of entries in the result
+  std::span<std::uint32_t> result_indices;  ///< receives the indices of the result, ascending
+  std::span<float> result_values;           ///< receives their sums
+  std::uint64_t* result_count = nullptr;    ///< receives the number of entries in the result
 };
 
-/// Only the exchange of a float32 sparse all-reduce, for measuring it without the selection. Throws
-/// Error{kInvalidArgument} for entries that are not as described; fails with the same error on
-/// every rank if a sum is not finite.
+/// Runs only the exchange of a float32 sparse all-reduce, to measure it without the selection.
+/// Throws Error{kInvalidArgument} for entries that are not as described; fails with the same error
+/// on every rank if a sum is not finite.
 [[nodiscard]] Collective exchange(const Preselected& entries, std::uint64_t d,
                                   const SparseOptions& options);
 }  // namespace gtopk

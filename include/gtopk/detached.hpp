@@ -1,5 +1,5 @@
 /// @file
-/// A sparse all-reduce whose tensor and residual are out of the core's reach, on a device. The
+/// A sparse all-reduce whose tensor and residual are on a device, out of the core's reach. The
 /// caller selects there, and applies there what the core computes; the two exchange only lists of
 /// entries, in host memory. Ranks of one group may mix detached and ordinary calls. The functions
 /// are in collectives.hpp.
@@ -15,7 +15,7 @@ namespace gtopk {
 struct SelectionReport {
   std::uint64_t kept = 0;     ///< entries selected
   std::uint64_t dropped = 0;  ///< nonzero entries among those examined that were not kept
-  std::uint64_t finite = 0;   ///< 0: acc was not finite, and nothing is kept
+  std::uint64_t finite = 0;   ///< 0 if acc was not finite; nothing is kept then
 };
 
 /// How many entries of each kind are to be applied.
@@ -39,7 +39,7 @@ struct DetachedCapacity {
 /// Entries: indices (of 4 or 8 bytes) and values (of the accumulation type), in two arrays.
 struct DetachedEntries {
   void* indices = nullptr;  ///< ascending unsigned integers
-  void* values = nullptr;   ///< as many, in the same order
+  void* values = nullptr;   ///< one per index, in the same order
 };
 
 /// When the operation starts (Call::input), it reads the entries of acc = gradient + residual that
@@ -47,17 +47,18 @@ struct DetachedEntries {
 /// caller then applies, in this order, to a residual that holds acc and a tensor of zeros.
 struct Detached {
   DetachedEntries selected;                 ///< the caller's selection
-  const SelectionReport* report = nullptr;  ///< how many entries that is
-  /// The value of options.state if the step happens; null: zeros.
+  const SelectionReport* report = nullptr;  ///< how many entries were selected
+  /// The new value of options.state if the step happens; null means zeros.
   const SelectorState* next = nullptr;
 
-  /// Indices at which residual and momentum become 0.
+  /// The indices at which residual and momentum become 0.
   void* cleared = nullptr;
-  /// Added to the residual, in this order. Ascending; an index may occur several times.
+  /// Entries that are added to the residual, in this order. Indices are ascending; one may occur
+  /// several times.
   DetachedEntries returned;
-  /// Written to the tensor, after division by detached_divisor() and rounding.
+  /// Entries that are written to the tensor, after division by detached_divisor() and rounding.
   DetachedEntries delivered;
-  EditCounts* counts = nullptr;  ///< written: how much of each to apply
+  EditCounts* counts = nullptr;  ///< written: how many entries of each list to apply
 };
 
 }  // namespace gtopk

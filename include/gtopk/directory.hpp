@@ -1,7 +1,8 @@
 /// @file
-/// All that a group needs to know about how its ranks were started. directory_over
-/// (key_value_store.hpp) makes a directory of a job's key-value store; for another kind of
-/// rendezvous, such as PMIx or MPI, implement Directory. It knows no network.
+/// The interface through which a group's ranks find each other. directory_over
+/// (key_value_store.hpp) makes a directory from a job's key-value store; for another kind of
+/// rendezvous, such as PMIx or MPI, implement Directory. This header does not depend on the
+/// network.
 #pragma once
 
 #include <chrono>
@@ -17,18 +18,18 @@ namespace gtopk {
 
 /// One rank of a group that is about to meet.
 struct Presence {
-  std::string group;       ///< its name
-  std::uint32_t rank = 0;  ///< of this process in the group
+  std::string group;       ///< the group's name
+  std::uint32_t rank = 0;  ///< this process's rank in the group
   std::uint32_t size = 1;  ///< number of ranks
-  std::string card;        ///< what the others must know of this rank: a few hundred bytes
+  std::string card;        ///< what other ranks must know of this rank: a few hundred bytes
   std::string process;     ///< "host node7, pid 4711", for errors
   /// Set if this rank cannot join the group. The card says so too: a directory may ignore this, or
   /// use it to spare the other ranks the wait.
   std::optional<Error> refusal;
 };
 
-/// Where processes publish their addresses, and where groups meet. Thread-safe: callable while
-/// other threads block in it.
+/// Where processes publish their addresses, and where groups meet. Thread-safe: its functions may
+/// be called while other threads block in it.
 class Directory {
  public:
   Directory() = default;
@@ -41,8 +42,8 @@ class Directory {
   /// Makes `address` available as `name` to every process of the job, for the lifetime of this one.
   /// No other process publishes that name. This process publishes the same pair before each of its
   /// meetings, and when it leaves it publishes instead that it has left. A directory that cannot
-  /// replace a value may ignore the latter: then processes that have not communicated with this one
-  /// before take longer to find out. Throws Error{kBootstrap}.
+  /// replace a value may ignore the latter; processes that have not yet communicated with this one
+  /// then take longer to notice that it left. Throws Error{kBootstrap}.
   virtual void publish(std::string_view name, std::string_view address) = 0;
 
   /// The value last published under `name`; nullopt if `at_most` passes first. Called when two
@@ -58,8 +59,8 @@ class Directory {
   [[nodiscard]] virtual std::vector<std::string> meet(const Presence& self,
                                                       std::chrono::nanoseconds at_most) = 0;
 
-  /// Equal for directories that share what is published, such as those of several groups over one
-  /// store: a process publishes once that it leaves.
+  /// An identity that is equal for directories that share published values, such as the directories
+  /// of several groups over one store. A process publishes its departure once per identity.
   [[nodiscard]] virtual const void* place() const { return this; }
 };
 

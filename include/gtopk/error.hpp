@@ -1,6 +1,6 @@
 /// @file
-/// The one exception type, with a kind that a caller can act on. It knows no transport and no
-/// torch.
+/// The one exception type, with a kind that a caller can act on. It does not depend on the
+/// transport or on torch.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ enum class ErrorKind : std::uint8_t {
 /// it.
 class Error : public std::runtime_error {
  public:
-  /// what() returns `message`; see ended_group().
+  /// Makes an error whose what() returns `message`; for `ended_group`, see ended_group().
   Error(ErrorKind kind, const std::string& message, bool ended_group = false)
       : std::runtime_error(message), kind_(kind), ended_group_(ended_group) {}
 

@@ -11,13 +11,14 @@
 
 namespace gtopk {
 
-/// Expects a number of arrivals: one per operation that was given the gate, and one arrive() for
-/// each part of the step that is reduced elsewhere. The last arrival decides for all: the step has
-/// happened if every part was finite. An operation that fails, or never runs, counts as not
-/// happened. Thread-safe.
+/// Expects a number of arrivals: one per operation that uses the gate, and one arrive() for each
+/// part of the step that is reduced elsewhere. The last arrival decides for all: the step has
+/// happened if every part was finite. An operation that fails or never runs counts as a part that
+/// did not happen. Thread-safe.
 class Gate {
  public:
-  /// arrivals >= 1, the same on all ranks. Throws Error{kInvalidArgument}.
+  /// Makes a gate for this many arrivals, at least 1 and the same number on all ranks. Throws
+  /// Error{kInvalidArgument}.
   explicit Gate(std::uint32_t arrivals);
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
@@ -25,22 +26,24 @@ class Gate {
   Gate& operator=(Gate&&) = delete;
   ~Gate() = default;
 
-  /// The number of arrivals that it was made for.
+  /// The number of arrivals that the gate expects.
   [[nodiscard]] std::uint32_t arrivals() const { return arrivals_; }
-  /// Reports one part; `happened`: whether it was finite on every rank. A no-op once all have
-  /// arrived.
+  /// Reports one part; `happened` is true if it was finite on every rank. Does nothing once all
+  /// parts have arrived.
   void arrive(bool happened);
   /// Ends arrivals: an undecided gate decides that the step has not happened. Returns the verdict;
-  /// idempotent.
+  /// the call is idempotent.
   bool shut();
   /// Whether the step has happened; nullopt while parts are missing.
   [[nodiscard]] std::optional<bool> verdict() const;
 
-  /// Used by the engine: what to call once the gate has decided.
+  /// The functions that the engine calls once the gate has decided.
   using Waiters = std::list<std::function<void()>>;
-  /// Calls `then` on the deciding thread unless forget() comes first; at once if already decided.
+  /// Calls `then` on the deciding thread unless forget() comes first; calls it at once if the gate
+  /// has already decided.
   [[nodiscard]] Waiters::iterator when_decided(std::function<void()> then);
-  /// Removes what when_decided() added; afterwards it is neither running nor called again.
+  /// Removes what when_decided() added; afterwards the function is not running and will not be
+  /// called.
   void forget(Waiters::iterator waiter);
 
  private:

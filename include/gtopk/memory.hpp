@@ -1,6 +1,6 @@
 /// @file
-/// Where memory lies, and bytes in it. Device memory cannot be read or written here, only passed
-/// on.
+/// The kind of memory that bytes lie in, and views of bytes. Device memory cannot be read or
+/// written here, only passed on.
 #pragma once
 
 #include <concepts>
@@ -14,15 +14,15 @@ namespace gtopk {
 
 /// Which memory an address belongs to.
 struct Memory {
-  /// The host's memory, or that of a CUDA device.
+  /// Host memory, or the memory of a CUDA device.
   enum class Kind : std::uint8_t { kHost, kCuda };
 
-  Kind kind = Kind::kHost;  ///< the host's, if nothing is said
-  std::int16_t device = 0;  ///< for kCuda: its index in this process
+  Kind kind = Kind::kHost;  ///< host memory by default
+  std::int16_t device = 0;  ///< for kCuda: the device's index in this process
 
-  /// Whether the core can read and write it.
+  /// Whether the core can read and write this memory.
   [[nodiscard]] constexpr bool is_host() const { return kind == Kind::kHost; }
-  /// Equal for the same kind and device.
+  /// Two values are equal if kind and device are equal.
   friend constexpr bool operator==(Memory, Memory) = default;
 };
 
@@ -31,7 +31,7 @@ struct Memory {
   return {Memory::Kind::kCuda, device};
 }
 
-/// "host", "cuda:1"
+/// The memory as text, such as "host" or "cuda:1".
 [[nodiscard]] inline std::string to_string(Memory memory) {
   return memory.is_host() ? "host" : "cuda:" + std::to_string(memory.device);
 }
@@ -41,7 +41,7 @@ template <class Byte>
 class BasicBytes {
  public:
   constexpr BasicBytes() = default;
-  /// `size` bytes from `data` on.
+  /// Refers to `size` bytes starting at `data`.
   constexpr BasicBytes(Byte* data, std::size_t size, Memory memory = {})
       : data_(data), size_(size), memory_(memory) {}
   /// Converts from contiguous ranges in host memory.
@@ -63,9 +63,9 @@ class BasicBytes {
   [[nodiscard]] constexpr bool empty() const { return size_ == 0; }
   /// Which memory the bytes are in.
   [[nodiscard]] constexpr Memory memory() const { return memory_; }
-  /// The bytes, to be read or written here; the memory must be the host's.
+  /// The bytes as a span that can be read or written here. Requires host memory.
   [[nodiscard]] constexpr std::span<Byte> host() const { return {data_, size_}; }
-  /// `size` bytes from `begin` on; requires begin + size <= this->size().
+  /// The `size` bytes starting at `begin`; requires begin + size <= this->size().
   [[nodiscard]] constexpr BasicBytes subspan(std::size_t begin, std::size_t size) const {
     return {data_ + begin, size, memory_};
   }

@@ -20,12 +20,12 @@ struct Statistics {
   std::uint64_t bytes_sent = 0;         ///< bytes of the messages sent
   std::uint64_t bytes_received = 0;     ///< bytes of the messages received
   std::uint64_t notices_sent = 0;       ///< messages about errors sent
-  std::uint64_t most_in_flight = 0;     ///< operations under way at one time, at most
+  std::uint64_t most_in_flight = 0;     ///< the most operations in flight at one time
   double queue_seconds = 0;             ///< from the calls of operations to their starts
   double run_seconds = 0;               ///< from the starts of operations to their ends
-  double compress_seconds = 0;          ///< selecting
-  double exchange_seconds = 0;          ///< messages and merges of sparse operations
-  double commit_seconds = 0;            ///< writing results and residuals
+  double compress_seconds = 0;          ///< time of selecting entries
+  double exchange_seconds = 0;          ///< time of messages and merges of sparse operations
+  double commit_seconds = 0;            ///< time of writing results and residuals
 };
 
 /// Rows of kMetrics.
@@ -49,7 +49,7 @@ enum class Adding : std::uint8_t { kSum, kMaximum };
 
 /// A row of kMetrics: what one figure of Statistics means.
 struct MetricInfo {
-  std::string_view name;         ///< that of the member
+  std::string_view name;         ///< the member's name
   std::string_view unit;         ///< in UCUM's notation: "1", "By", "s"
   std::string_view description;  ///< one sentence
   Adding adding;                 ///< how several figures combine
@@ -91,7 +91,7 @@ inline constexpr std::array<MetricInfo, 12> kMetrics = {{
      &Statistics::commit_seconds, "commit"},
 }};
 
-/// The row of a metric.
+/// The row of kMetrics for a metric.
 [[nodiscard]] constexpr const MetricInfo& info(Metric metric) {
   return kMetrics[static_cast<std::size_t>(metric)];
 }

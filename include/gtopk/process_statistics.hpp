@@ -9,8 +9,8 @@
 namespace gtopk {
 
 /// The statistics of all groups that this process has been in since it started, including those
-/// that have ended and those of earlier Processes, combined as kMetrics says. Nullopt if it has
-/// been in none. Any thread. A forked child starts from zero.
+/// that have ended and those of earlier Processes, combined as kMetrics says. Returns nullopt if it
+/// has been in no group. May be called on any thread. A forked child starts from zero.
 [[nodiscard]] std::optional<Statistics> process_statistics();
 
 }  // namespace gtopk

@@ -1,6 +1,6 @@
 /// @file
-/// How a rank finds its own entries, in numbers: what a device needs to find the same entries as
-/// the selector's own code. See detached.hpp and docs/algorithms.md.
+/// How a rank finds its own entries, as numbers. A device that follows them finds the same entries
+/// as the selector's own code. See detached.hpp and docs/algorithms.md.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,22 @@ namespace gtopk {
 struct SelectionRule {
   /// How the entries are found.
   enum class Kind : std::uint32_t {
-    kExact,      ///< the first k
-    kNormal,     ///< `gaussian`: from mean + deviation * quantile up, corrected
-    kSample,     ///< `sampled`: from the rank-th of every stride-th element up, corrected
-    kThreshold,  ///< `threshold` with a state: from the last threshold up, corrected, or the first
-                 ///< k
-    kBlocks,  ///< `block`: the first k of every `block` elements, k_of_last of a shorter last one
+    kExact,      ///< the first k in the selection order
+    kNormal,     ///< `gaussian`: magnitudes from mean + deviation * quantile, corrected
+    kSample,     ///< `sampled`: from the rank-th largest of every stride-th element, corrected
+    kThreshold,  ///< `threshold` with a state: from the last threshold, corrected, or the first k
+    kBlocks,  ///< `block`: the first k of every `block` elements, k_of_last of a shorter last block
   };
 
   Kind kind = Kind::kExact;  ///< how the entries are found
-  std::uint64_t k = 0;       ///< entries to select; for kBlocks, of each block
+  std::uint64_t k = 0;       ///< entries to select; for kBlocks, per block
   /// The largest number of entries found.
   std::uint64_t most = 0;
   double quantile = 0;          ///< for kNormal, in standard deviations
-  std::uint64_t stride = 0;     ///< for kSample, the distance of elements in the sample
-  std::uint64_t rank = 0;       ///< for kSample, which of its largest is the threshold, from 1
-  std::uint64_t block = 0;      ///< for kBlocks, elements of a block
-  std::uint64_t k_of_last = 0;  ///< for kBlocks, entries of a shorter last block; 0 if none is
+  std::uint64_t stride = 0;     ///< for kSample, the distance between elements of the sample
+  std::uint64_t rank = 0;       ///< for kSample, the threshold's rank in the sample, from 1
+  std::uint64_t block = 0;      ///< for kBlocks, elements per block
+  std::uint64_t k_of_last = 0;  ///< for kBlocks, entries of a shorter last block, or 0
 };
 
 /// How a call's selector finds its entries; nullopt exactly where detached_capacity() and

@@ -1,6 +1,6 @@
-// Collectives: sends every rank's bytes to all. Few bytes go directly (direct.hpp), unless ranks
-// that share a host's link would send too much over it. Otherwise the ranks agree, then use the
-// rings of their hosts (by_hosts.hpp).
+// Collectives: sends every rank's bytes to all. A small amount goes directly (direct.hpp), unless
+// ranks that share a host's link would send too much over it. Otherwise the ranks agree and then
+// use the rings of their hosts (by_hosts.hpp).
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -35,7 +35,8 @@ std::size_t total(std::span<const Bytes> buffers) {
   return bytes;
 }
 
-/// The rings need no fewer bytes and more messages, unless ranks share their host's link.
+/// Whether the parts go directly. The rings need as many bytes and more messages, unless ranks
+/// share their host's link.
 Task<bool> goes_directly(GroupView& group, PathChoice& choice, std::size_t bytes) {
   if (group.size() == 1 || bytes > kShortAllGather) {
     co_return false;

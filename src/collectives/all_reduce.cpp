@@ -22,8 +22,8 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Messages of d values each, behind a header. Two of them alternate as the destination of merges.
-/// With d = 0 this is only the ranks' agreement.
+/// Messages of a header and d values. Two of them alternate as the destination of merges. With d =
+/// 0, this is only the ranks' agreement.
 class ValueExchange {
  public:
   using Item = std::span<std::byte>;
@@ -72,8 +72,8 @@ class ValueExchange {
     leaving_.emplace(group_.send(to, first_step_ + step, item));
   }
 
-  /// left + right, in this order. Each merged message is sent once, and that send has drained
-  /// before the merge after next overwrites the message.
+  /// left + right, in this order. Each merged message is sent once, and its send has drained before
+  /// the merge after the next one overwrites it.
   Item merge(Item left, Item right, std::uint32_t /*speaker*/) {
     if (bytes_ != 0) {
       reduce(values(sum_), values(left), values(right), d_, type_, op_);
@@ -177,7 +177,7 @@ Task<void> reduce_by_the_quicker_path(GroupView& group, void* data, std::uint64_
                                       ReduceOp op, double factor) {
   const std::size_t bytes = d * size_of(type);
   PathChoice choice(group);
-  // Two ranks send each other just as much along the tree, in fewer messages.
+  // Along the tree, two ranks send each other the same bytes in fewer messages.
   if (bytes <= kRecursiveDoublingBytes && group.size() > 2) {
     Task<bool> choosing = choice.directly(&DensePaths::reduce_directly, bytes);
     const bool directly = co_await choosing;
@@ -215,7 +215,7 @@ Collective all_reduce(Buffer data, ReduceOp op, double factor) {
 
 namespace {
 
-/// `name` must have static storage, like a literal.
+/// Makes a barrier. `name` must have static storage, like a literal.
 Collective barrier_called(std::string_view name) {
   Collective collective;
   collective.name = name;

@@ -1,7 +1,7 @@
-// Collectives: sends every rank's parts to the ranks that they are for. All ranks agree on the
-// lengths, then each message goes straight to its receiver, so every byte is sent once. In round s
-// a rank sends to rank + s, so no two ranks send to the same one; a few rounds overlap, so that
-// short messages do not wait for one another.
+// Collectives: sends every rank's parts to their receivers. All ranks agree on the lengths, then
+// each message goes straight to its receiver, so every byte is sent once. In round s a rank sends
+// to rank + s, so no two ranks send to the same rank; a few rounds overlap, so that short messages
+// do not wait for one another.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// Collectives: sends one rank's bytes to all. Few bytes are sent with the headers by which the
-// ranks agree, along the tree or directly (direct.hpp). If there are many, the ranks agree first.
-// Then a binomial tree or a chain leads from the root to one rank of each host, and a tree to the
-// host's other ranks, in pieces that are passed on as they arrive. P-1 sends of the data in total.
+// Collectives: sends one rank's bytes to all. A small amount is sent with the headers by which the
+// ranks agree, along the tree or directly (direct.hpp). Otherwise the ranks agree first. Then a
+// binomial tree or a chain leads from the root to one rank of each host, and a tree to the host's
+// other ranks, in pieces that are passed on as they arrive. The data is sent P-1 times in total.
 
 #include <algorithm>
 #include <cstring>
@@ -43,7 +43,7 @@ using engine::Task;
 /// Whether this many bytes are copied into the headers' messages.
 constexpr bool go_with_headers(std::size_t bytes) { return bytes != 0 && bytes <= kShortBroadcast; }
 
-/// Each message is a header, followed by the root's data if its sender has them.
+/// Each message is a header, followed by the root's data if the sender has it.
 class RootsData {
  public:
   using Item = std::span<std::byte>;
@@ -80,7 +80,7 @@ class RootsData {
     co_return buffer.first(received);
   }
 
-  /// What is sent is not written again, so it may drain later.
+  /// Sent data is not written again, so the send may drain later.
   Task<void> send(std::uint32_t to, std::uint32_t step, Item item) {
     co_await departed();
     leaving_.emplace(group_.send(to, step, to == root_ ? header_ : item));
@@ -118,8 +118,8 @@ class RootsData {
   std::uint32_t root_;
   std::size_t bytes_;
   Item header_;
-  /// Where a rank that has the data receives headers. It has the size of a message with data, which
-  /// a rank that names another root sends.
+  /// The buffer in which a rank that has the data receives headers. It has the size of a message
+  /// with data, because a rank that names another root sends one.
   Item heard_;
   Item data_;
   std::optional<Message> leaving_;
@@ -165,7 +165,7 @@ Task<void> broadcast_few(GroupView& group, std::uint32_t root, Bytes data) {
     directly = co_await choosing;
   }
   if (directly) {
-    // The root sends to all; what the others gather has no bytes.
+    // The root sends to all; the other ranks' parts have no bytes.
     std::vector<Bytes> buffers(group.size(), data.subspan(0, 0));
     buffers[root] = data;
     co_await collectives::gather_directly(group, buffers);
@@ -208,8 +208,8 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
       incoming.push_back(group.recv(*tree.parent(), step, piece(number), chunk));
     }
   }
-  // This follows the posting of receives, as the parent may leave the agreement first, and send at
-  // once.
+  // This follows the posting of receives because the parent may leave the agreement first and send
+  // at once.
   co_await collectives::agree(group, 0, chain ? Header::kOtherWay : std::uint16_t{0});
   for (std::size_t number = 0; number < pieces; ++number) {
     const auto chunk = static_cast<std::uint32_t>(number);

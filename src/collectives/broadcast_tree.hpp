@@ -1,8 +1,9 @@
-// Collectives: which rank a rank of a broadcast gets the data from, and which ranks it passes them
-// on to. A binomial tree or a chain leads from the root through one rank of each host, and a
-// binomial tree from there through the ranks of the host: each host's link brings the data in once.
-// In a chain it also takes them out once, while the root of a tree sends them log2 of the hosts
-// times; but the last host waits for a piece from each one before. Pure arithmetic.
+// Collectives: from which rank a rank of a broadcast gets the data, and to which ranks it passes
+// the data on. A binomial tree or a chain leads from the root through one rank of each host, and a
+// binomial tree from there through the ranks of the host: each host's link carries the data in
+// once. In a chain it also carries the data out once, while the root of a tree sends the data
+// log2(hosts) times; but in a chain the last host waits for all hosts before it. This is pure
+// arithmetic.
 //
 // In a binomial tree of n places the parent of a place is the place without its lowest set bit; its
 // children add lower bits.
@@ -21,8 +22,8 @@
 
 namespace gtopk::collectives {
 
-/// Bytes of a piece that is passed on: an eighth of all, within bounds. On a slow link a rank sends
-/// to all of its children at once, and each passes on what it has.
+/// The bytes of a piece that is passed on: an eighth of the data, within bounds. On a slow link a
+/// rank sends to all of its children at once, and each passes on what it already has.
 [[nodiscard]] constexpr std::size_t broadcast_piece(std::size_t bytes) {
   constexpr std::size_t kLeast = 16384;
   return std::min(bytes, std::clamp((bytes / 8 + 63) / 64 * 64, kLeast, kPieceBytes));
@@ -37,7 +38,8 @@ class BroadcastTree {
                 BetweenHosts between) {
     const std::uint32_t root_host = hosts.host_of(root);
     const std::uint32_t host = hosts.host_of(rank);
-    // Hosts are counted from the root's; the ranks of a host from the root or its lowest.
+    // Hosts are counted from the root's host, and the ranks of a host from the root or its lowest
+    // rank.
     const std::uint32_t host_place = (host + hosts.hosts() - root_host) % hosts.hosts();
     const auto first_of = [&](std::uint32_t place) {
       const std::uint32_t at = (place + root_host) % hosts.hosts();
@@ -71,9 +73,10 @@ class BroadcastTree {
     add_children(place, count, member_at);
   }
 
-  /// Empty for the root.
+  /// The rank that sends the data to this one; empty for the root.
   [[nodiscard]] std::optional<std::uint32_t> parent() const { return parent_; }
-  /// In sending order: those with the most ranks behind them first.
+  /// The ranks to which this one sends, in sending order: those with the most ranks behind them
+  /// come first.
   [[nodiscard]] std::span<const std::uint32_t> children() const {
     return std::span(children_).first(count_);
   }

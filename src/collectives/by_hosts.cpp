@@ -13,7 +13,7 @@ namespace {
 using engine::GroupView;
 using engine::Task;
 
-/// One object per group.
+/// The rings of a group; there is one object per group.
 struct KnownRings {
   std::optional<HostRings> rings;
 };
@@ -26,7 +26,7 @@ const HostRings& rings_of(GroupView& group) {
   return *known.rings;
 }
 
-/// A list of `count` items, which live as long as the operation.
+/// Makes a list of `count` items, which live as long as the operation.
 template <class Item, class Make>
 std::span<const Item> list(GroupView& group, std::size_t count, Make make) {
   auto* const items = reinterpret_cast<Item*>(group.buffer(count * sizeof(Item)).data());
@@ -36,14 +36,14 @@ std::span<const Item> list(GroupView& group, std::size_t count, Make make) {
   return {items, count};
 }
 
-/// The items of each rank, in the order of the ring through all of them.
+/// The items of each rank, in the order of the ring through all ranks.
 template <class Item, class Of>
 std::span<const Item> for_all(GroupView& group, const HostRings& rings, Of of) {
   return list<Item>(group, rings.all().size(),
                     [&](std::uint32_t place) { return of(rings.all().ranks[place]); });
 }
 
-/// For each place on a host, the items of the ranks with that place.
+/// Returns, for each place on a host, the items of the ranks with that place.
 template <class Item, class Of>
 std::span<const Item> for_each_place(GroupView& group, const HostRings& rings, Of of) {
   const std::uint32_t hosts = rings.hosts();
@@ -63,7 +63,7 @@ RingParts cut(std::span<const Segment> segments, Ring ring, DataType type) {
   return {segments, ring.size(), element, RingParts::pieces_for(segments, element, kPieceBytes)};
 }
 
-/// One part, cut like the others.
+/// One part, cut like the parts of `others`.
 RingParts cut_alike(std::span<const Segment> part, const RingParts& others, DataType type) {
   return {part, 1, size_of(type), others.pieces_of_segment()};
 }

@@ -1,5 +1,6 @@
-// Collectives: one call for several tensors. They are sent as one, so a list costs the rounds of
-// one collective, takes one number and is one agreement, which detects lists of different lengths.
+// Collectives: one call for several tensors. The tensors are sent as one, so a list costs the
+// rounds of one collective, takes one number and is one agreement, which detects lists of different
+// lengths.
 #include <utility>
 
 #include "gtopk/collectives.hpp"

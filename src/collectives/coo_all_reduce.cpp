@@ -1,5 +1,5 @@
 // Collectives: the sum of sparse tensors in coordinate format. Each rank has its own entries, so
-// all entries go round the ring, and every rank adds them up in the same order:
+// all entries travel round the ring, and every rank adds them up in the same order:
 //
 //   n[0..P)  <- sum over ranks of (n_r at r, 0 elsewhere)   all agree, and know each rank's number
 //   block_r  <- n_r places, then n_r rows                    P-1 steps round the ring
@@ -33,7 +33,7 @@ using engine::Task;
 
 constexpr std::size_t kPlaceBytes = sizeof(std::uint64_t);
 
-/// A rank's entries on the wire: all places, then all rows.
+/// The entries of one rank on the wire: all places, then all rows.
 struct Block {
   std::span<std::byte> bytes;
   std::size_t entries;
@@ -50,7 +50,7 @@ struct Block {
 
 /// Adds up the blocks, one per rank.
 CooSum added_up(std::span<const Block> blocks, DataType type, std::uint64_t row) {
-  /// The next entry of each rank: lowest place first, and among equals the lowest rank.
+  /// The next entry of each rank, ordered by place and then by rank.
   using Next = std::pair<std::uint64_t, std::size_t>;
   std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
   std::size_t entries = 0;
@@ -115,7 +115,7 @@ Task<void> sum_over_ranks(GroupView& group, CooEntries mine, DataType type, std:
   co_await adding;
 }
 
-/// Places are 64-bit numbers, of which torch uses 63 bits.
+/// Checks a shape. Places are 64-bit numbers, and torch uses 63 bits of them.
 void check_shape(const CooShape& shape) {
   std::uint64_t places = 1;
   for (const std::uint64_t size : std::span(shape.sizes).first(shape.sparse_dimensions)) {

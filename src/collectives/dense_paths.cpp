@@ -70,7 +70,7 @@ DensePaths::DensePaths(const engine::HostMap& hosts)
 }
 
 PathCosts DensePaths::usual() const {
-  // Assumed: threads that communicate through shared memory; 1 Gbit/s between hosts.
+  // Assume threads that communicate through shared memory, and 1 Gbit/s between hosts.
   const bool one_host = hosts_ == 1;
   const double message = one_host ? 10e3 : 40e3;
   const double further = one_host ? 4e3 : 10e3;

@@ -1,9 +1,9 @@
-// Collectives: the paths that a dense collective may take, and which one is predicted to be the
-// quickest. Up to kRecursiveDoublingBytes, a reduction goes along the tree or directly
-// (direct.hpp), with the same bits, an all-gather directly or round the rings, and a short
-// broadcast directly or along the tree; a larger broadcast goes along a tree or down a chain of the
-// hosts. So the cost of messages affects how long a call takes but never its result. Pure functions
-// of numbers that are the same on all ranks, so all ranks choose alike.
+// Collectives: the paths that a dense collective may take, and the prediction of the quickest one.
+// Up to kRecursiveDoublingBytes, a reduction goes along the tree or directly (direct.hpp), with the
+// same bits, an all-gather directly or round the rings, and a short broadcast directly or along the
+// tree; a larger broadcast goes along a tree or down a chain of the hosts. So the cost of messages
+// affects how long a call takes but never its result. The predictions are pure functions of numbers
+// that are the same on all ranks, so all ranks choose alike.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@
 
 namespace gtopk::collectives {
 
-/// In nanoseconds, the same on all ranks.
+/// Costs in nanoseconds, the same on all ranks.
 struct PathCosts {
   double tree = 0;    ///< headers along the tree, until all have ended
   double direct = 0;  ///< a header from each rank to every other
-  double byte = 0;    ///< a byte on a host's link; on a single host, one sent by a rank
+  double byte = 0;    ///< a byte on a host's link; on a single host, a byte sent by a rank
 };
 
 /// The values of GTOPK_DENSE: the quicker path, or always the same one.
@@ -28,7 +28,7 @@ enum class PathSetting : std::uint8_t {
   kDirect,
 };
 
-/// From the environment. Throws Error{kInvalidArgument} for any other value.
+/// The setting in the environment. Throws Error{kInvalidArgument} for any other value.
 [[nodiscard]] PathSetting path_setting();
 
 /// The value of GTOPK_DENSE.
@@ -36,7 +36,8 @@ enum class PathSetting : std::uint8_t {
 
 class DensePaths {
  public:
-  /// Larger groups do not use the direct path: every rank would have to connect to every other.
+  /// Larger groups do not use the direct path, because every rank would have to connect to every
+  /// other.
   static constexpr std::uint32_t kMostRanks = 32;
 
   explicit DensePaths(const engine::HostMap& hosts);
@@ -44,7 +45,8 @@ class DensePaths {
   /// The costs assumed for links that have not been measured.
   [[nodiscard]] PathCosts usual() const;
 
-  // Whether it takes less time than the other path. `bytes`: of all elements, or of all parts.
+  // These say whether the direct path takes less time than the other path. `bytes` counts all
+  // elements or all parts.
   [[nodiscard]] bool reduce_directly(std::size_t bytes, const PathCosts& costs) const;
   [[nodiscard]] bool reduce_scatter_directly(std::size_t bytes, const PathCosts& costs) const;
   [[nodiscard]] bool gather_directly(std::size_t bytes, const PathCosts& costs) const;
@@ -67,14 +69,15 @@ class DensePaths {
 
   double ranks_;
   double hosts_;
-  /// Ranks of each host if rings use two levels, else 0.
+  /// The ranks of each host if rings use two levels, else 0.
   double each_;
-  /// Messages one after the other along the tree.
+  /// The number of messages one after the other along the tree.
   double tree_steps_ = 0;
-  /// How often the busiest link carries what one rank sends in that time.
+  /// How many times the busiest link carries the bytes of one rank in that time.
   double tree_loads_ = 0;
   double direct_messages_ = 0;
-  /// How many of a root's messages to all others leave its host, or its rank on a single host.
+  /// The number of a root's messages to all others that leave its host or, on a single host, its
+  /// rank.
   double broadcast_messages_ = 0;
 };
 

@@ -30,14 +30,14 @@ Item message_of(GroupView& group, std::uint64_t count, std::size_t bytes) {
   return message;
 }
 
-/// One item for each rank; they live as long as the operation.
+/// Makes one item for each rank; they live as long as the operation.
 std::span<Item> items(GroupView& group) {
   auto* const made = reinterpret_cast<Item*>(group.buffer(group.size() * sizeof(Item)).data());
   std::uninitialized_value_construct_n(made, group.size());
   return {made, group.size()};
 }
 
-/// The rank sent to in a round: in round s a rank sends to rank + s.
+/// The receiver in a round: in round s, a rank sends to rank + s.
 std::uint32_t sent_to(const GroupView& group, std::uint32_t round) {
   return (group.rank() + round) % group.size();
 }
@@ -45,8 +45,8 @@ std::uint32_t heard_from(const GroupView& group, std::uint32_t round) {
   return (group.rank() + group.size() - round) % group.size();
 }
 
-/// The other ranks, starting with those that this rank hears from along the tree, in its order:
-/// ranks that called something else may send only to these, and then wait.
+/// The other ranks, starting with the ranks from which this rank hears along the tree, in its
+/// order. Ranks that called something else may send only to these, and then wait.
 std::vector<std::uint32_t> as_along_tree(const GroupView& group, const Tree& tree) {
   std::vector<std::uint32_t> senders;
   senders.reserve(group.size());
@@ -66,9 +66,10 @@ Task<void> all_sent(std::vector<Message>& outgoing) {
   }
 }
 
-/// `leaving`: by rank, the message to it. `arriving`: by rank, the buffer for its message of
-/// exactly that size. This rank's own items are ignored. `count`: the number of elements that the
-/// header of `from` must announce. Returns when the sent messages have drained, too.
+/// Swaps messages with all other ranks. `leaving` holds the message to each rank, and `arriving`
+/// the buffer for each rank's message, of exactly its size. This rank's own items are ignored.
+/// `count` is the number of elements that the header of `from` must announce. Returns when the sent
+/// messages have drained, too.
 template <class Count>
 Task<void> swap_with_all(GroupView& group, std::uint32_t first_step, std::span<const Item> leaving,
                          std::span<const Item> arriving, Count count) {
@@ -99,8 +100,8 @@ Task<void> swap_with_all(GroupView& group, std::uint32_t first_step, std::span<c
   co_await all_sent(outgoing);
 }
 
-/// left + right at every node of the tree, over some of these buffers; returns the one that has the
-/// sum.
+/// Computes left + right at every node of the tree, in some of these buffers; returns the buffer
+/// that has the sum.
 std::byte* sum_along_tree(const Tree& tree, std::span<const Item> of_rank, std::uint64_t elements,
                           DataType type, ReduceOp op) {
   const auto at = [&](std::uint32_t leaf) { return of_rank[tree.rank_of(leaf)].data(); };
@@ -118,7 +119,7 @@ std::byte* sum_along_tree(const Tree& tree, std::span<const Item> of_rank, std::
   return at(0);
 }
 
-/// Copies nothing if `bytes` is 0, as pointers may be null then.
+/// Copies bytes. If `bytes` is 0, it copies nothing, because pointers may be null then.
 void copy_bytes(void* into, const void* from, std::size_t bytes) {
   if (bytes != 0) {
     std::memcpy(into, from, bytes);
@@ -190,7 +191,7 @@ Task<void> reduce_directly(GroupView& group, void* data, std::uint64_t d, DataTy
   const std::uint32_t step = Tree(ranks).end_step();
   std::vector<Message> incoming;
   std::vector<Message> outgoing;
-  // These are posted first, as another rank may have its sum before this one.
+  // These are posted first because another rank may have its sum before this one.
   for (std::uint32_t round = 1; round < ranks; ++round) {
     const std::uint32_t from = heard_from(group, round);
     incoming.push_back(group.recv(from, step, sums[from]));

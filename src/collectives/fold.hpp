@@ -1,6 +1,6 @@
-// Collectives: walks along the tree are written for its leaves; this makes them work for any number
-// of ranks. Of two ranks that share a leaf, one sends its item to the other before the walk and
-// gets the result after it; the other represents both.
+// Collectives: walks along the tree are written for its leaves; this header makes them work for any
+// number of ranks. Of two ranks that share a leaf, one sends its item to the other before the walk
+// and gets the result after it; the other represents both.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ struct Steps {
   std::uint32_t received;
 };
 
-/// Exchange: what is sent, and how two items are merged.
+/// An Exchange says what is sent and how two items are merged.
 ///   Task<Item> swap(partner, steps, mine, ranks)  sends mine, returns the item for `ranks` ranks
 ///   Task<Item> receive(from, step, ranks)
 ///   Task<void> send(to, step, item)
 ///   Item merge(left, right, speaker)              speaker: the lowest rank of the node above both
-/// Walk: Task<Item> operator()(exchange, tree, rank, mine), for one rank of each leaf.
+/// A Walk is Task<Item> operator()(exchange, tree, rank, mine), for one rank of each leaf.
 template <class Exchange, class Item, class Walk>
 engine::Task<Item> folded(Exchange& exchange, const Tree& tree, std::uint32_t rank, Item mine,
                           Walk walk) {

@@ -1,6 +1,6 @@
-// Collectives: sends every rank's bytes to one, or one rank's parts to all. All ranks agree on the
-// lengths, then each message goes straight to its receiver. A tree would take log P messages on the
-// root's path instead of P-1, but pass most bytes through several ranks. The bottleneck is the
+// Collectives: sends every rank's bytes to one rank, or one rank's parts to all. All ranks agree on
+// the lengths, then each message goes straight to its receiver. A tree would take log P messages on
+// the root's path instead of P-1, but pass most bytes through several ranks. The bottleneck is the
 // root's link, which must carry all of them once, and its messages are in flight at once.
 #include <fmt/format.h>
 
@@ -93,7 +93,8 @@ Task<void> scatter_from(GroupView& group, std::uint32_t root, std::span<const Co
   }
 }
 
-/// `own`: bytes that this rank contributes or receives; by_rank: those given at the root.
+/// Checks sizes. `own` is the number of bytes that this rank contributes or receives; `by_rank` has
+/// the numbers given at the root.
 void check_list(std::string_view name, std::string_view one, std::uint32_t root, std::size_t own,
                 const Lengths& by_rank, const GroupShape& group) {
   group.check_rank(root, "the root");

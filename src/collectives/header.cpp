@@ -15,7 +15,8 @@ using engine::Task;
 
 namespace {
 
-/// Other ranks learn why an operation failed by its text, which is cut off at about 900 bytes.
+/// Other ranks learn by this text why an operation failed; error texts are cut off at about 900
+/// bytes.
 constexpr std::string_view kWaysDiffer = "ranks take different paths";
 constexpr std::uint16_t kWay = Header::kOtherWay | Header::kMeasures;
 

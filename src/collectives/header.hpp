@@ -1,5 +1,5 @@
-// Collectives: the header in front of the first messages of a collective: what its sender called,
-// as a fingerprint, and what follows. If calls differ, both sides get an error that names both.
+// Collectives: the header in front of the first messages of a collective: the fingerprint of its
+// sender's call, and what follows. If calls differ, both sides get an error that names both.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@
 namespace gtopk::collectives {
 
 struct Header {
-  /// This subtree met NaN or infinity; no entries follow.
+  /// This subtree contains NaN or infinity; no entries follow.
   static constexpr std::uint16_t kNonFinite = 1;
-  /// Values are unrounded even though the call's wire rounds: they are sums, which it does not
+  /// Values are unrounded although the call's wire rounds, because they are sums, which it does not
   /// round.
   static constexpr std::uint16_t kUnrounded = 2;
   /// The payload is `count` selections, not their sum.
@@ -32,14 +32,15 @@ struct Header {
   std::uint16_t flags = 0;
   std::uint64_t fingerprint = 0;
   std::uint64_t sequence = 0;
-  /// Bytes of an index in a list of entries: 4 or 8; 0 if no entries can follow.
+  /// The bytes of an index in a list of entries: 4 or 8, or 0 if no entries can follow.
   std::uint32_t index_bytes = 0;
   /// The number of messages that carry the payload, including this one; 0 if there is only this
   /// one.
   std::uint32_t parts = 0;
-  /// Elements, entries or selections that follow.
+  /// The number of elements, entries or selections that follow.
   std::uint64_t count = 0;
-  /// Bytes at the end of the payload that count the ranks in each entry; 0: one rank each.
+  /// The bytes at the end of the payload that count the ranks in each entry. 0 means one rank per
+  /// entry.
   std::uint64_t count_bytes = 0;
 };
 inline constexpr std::size_t kHeaderBytes = 64;
@@ -59,12 +60,13 @@ void write_header(std::span<std::byte> message, const engine::GroupView& group,
                   Payload payload = {});
 
 /// Reads the header of a message from `from`. Throws Error{kMismatch} if it is not a header of this
-/// version, announces more than `most_parts`, or if the calls differ; in the latter case it asks
-/// the sender, and names both calls.
+/// version, if it announces more than `most_parts`, or if the calls differ. In the last case it
+/// asks the sender, and names both calls.
 engine::Task<Header> read_header(std::span<const std::byte> message, engine::GroupView& group,
                                  std::uint32_t from, std::uint32_t most_parts = 0);
 
-/// Throws Error{kMismatch} unless the header announces exactly that, as messages of agreed size do.
+/// Throws Error{kMismatch} unless the header announces exactly that payload, as messages of agreed
+/// size do.
 void require_payload(const Header& header, const Payload& expected, const engine::GroupView& group,
                      std::uint32_t from);
 

@@ -1,10 +1,11 @@
 // Collectives: the rings of a group whose ranks share hosts. Messages inside a host go through
-// shared memory; the ranks of a host share its link. Pure arithmetic.
+// shared memory; the ranks of a host share its link. This is pure arithmetic.
 //
 // If all hosts have the same number of ranks, at least two, there are two levels: a ring inside
-// each host, and rings across the hosts, through the ranks with the same place on each. A host's
-// link then carries only what a single rank in its place would send. Otherwise one ring goes
-// through all ranks, host after host: in each step one message leaves a host, and one enters it.
+// each host, and rings across the hosts, through the ranks with the same place on each host. A
+// host's link then carries only as much as a single rank in its place would send. Otherwise one
+// ring goes through all ranks, host after host: in each step one message leaves each host, and one
+// enters it.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ class HostRings {
  public:
   HostRings(const engine::HostMap& hosts, std::uint32_t rank);
 
-  /// Ranks of each host if there are two levels, else 0.
+  /// The ranks of each host if there are two levels, else 0.
   [[nodiscard]] static std::uint32_t two_levels(const engine::HostMap& hosts);
 
   [[nodiscard]] bool two_levels() const { return each_ != 0; }
@@ -33,11 +34,11 @@ class HostRings {
     return all_[host * each_ + place];
   }
 
-  // Rings are views of this object.
+  // The rings below are views of this object.
   /// All ranks, host after host.
   [[nodiscard]] Ring all() const& { return {all_, place_}; }
   Ring all() && = delete;
-  /// With two levels: the ranks of this rank's host, and those with its place on each host.
+  /// With two levels: the ranks of this rank's host, and the ranks with its place on each host.
   [[nodiscard]] Ring within() const& {
     return {std::span(all_).subspan(std::size_t{host_} * each_, each_), place_ % each_};
   }

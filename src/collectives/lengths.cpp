@@ -25,7 +25,7 @@ std::uint64_t hash(std::uint32_t from, std::uint32_t to) {
 }
 
 /// Tells every rank what is sent to it. A rank that expects something else throws; the others wait
-/// until they hear of it.
+/// until they are notified.
 Task<void> find_difference(GroupView& group, std::span<const std::uint64_t> sent,
                            std::span<const std::uint64_t> expected, std::uint32_t first_step) {
   constexpr std::size_t kNumber = sizeof(std::uint64_t);
@@ -64,7 +64,7 @@ Task<void> find_difference(GroupView& group, std::span<const std::uint64_t> sent
 
 Task<void> agree_on_lengths(GroupView& group, std::span<const std::uint64_t> sent,
                             std::span<const std::uint64_t> expected) {
-  std::uint64_t balance = 0;  // modulo 2^64, as int64 adds
+  std::uint64_t balance = 0;  // modulo 2^64, like int64 addition
   for (std::uint32_t other = 0; other < group.size(); ++other) {
     balance += sent[other] * hash(group.rank(), other);
     balance -= expected[other] * hash(other, group.rank());

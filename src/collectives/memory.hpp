@@ -1,5 +1,5 @@
-// Collectives: which memory they take: those that read or write it only the host's, those that only
-// move bytes also what the transport takes.
+// Collectives: which memory they take. Collectives that read or write memory take only host memory;
+// collectives that only move bytes also take what the transport takes.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@
 
 namespace gtopk::collectives {
 
-/// Makes the collective reject memory that is not the host's.
+/// Makes the collective reject memory that is not host memory.
 void take_host_only(Collective& collective, Memory memory,
                     std::string_view why = "reads its elements");
-/// Makes it reject memory that the transport does not take between this rank and `other`, or all
-/// ranks.
+/// Makes the collective reject memory that the transport does not take between this rank and
+/// `other`, or any other rank.
 void take_moved(Collective& collective, Memory memory,
                 std::optional<std::uint32_t> other = std::nullopt);
 
-/// The first memory that is not the host's; if there is none, the host's.
+/// The first memory that is not host memory, or host memory if there is none.
 [[nodiscard]] Memory memory_of(const std::ranges::range auto& buffers, Memory first = {}) {
   for (const auto& buffer : buffers) {
     if (!first.is_host()) {
@@ -34,7 +34,7 @@ void take_moved(Collective& collective, Memory memory,
   return first;
 }
 
-/// The common type. Throws Error{kInvalidArgument} if one differs.
+/// Returns the common type. Throws Error{kInvalidArgument} if one differs.
 [[nodiscard]] DataType common_type(std::string_view name, std::span<const DataType> types);
 [[nodiscard]] DataType type_of_all(std::string_view name, const std::ranges::range auto& buffers,
                                    std::optional<DataType> first = std::nullopt) {
@@ -59,8 +59,8 @@ template <class Void>
   return bytes;
 }
 
-/// For messages with one rank each, in the order of the ranks. Throws Error{kInvalidArgument} if
-/// the transport does not take the memory of one of them.
+/// Checks messages to or from one rank each, in rank order. Throws Error{kInvalidArgument} if the
+/// transport does not take the memory of one of them.
 void check_each_moved(const std::ranges::range auto& messages, std::string_view operation,
                       const GroupShape& group) {
   std::uint32_t other = 0;

@@ -18,9 +18,9 @@ namespace {
 using engine::GroupView;
 using engine::Task;
 
-/// The first of these connects; the quickest of the others counts.
+/// The number of measurements. The first one connects; the quickest of the others counts.
 constexpr int kMeasurements = 5;
-/// Bytes of all messages that a rank sends at once; the least and the most of one message.
+/// The bytes of all messages that a rank sends at once, and the minimum and maximum of one message.
 constexpr std::size_t kMeasuredBytes = 98304;
 constexpr std::size_t kLeastMeasured = 1024;
 constexpr std::size_t kMostMeasured = 32768;
@@ -29,7 +29,7 @@ double nanoseconds_since(transport::TimePoint begin, GroupView& group) {
   return std::chrono::duration<double, std::nano>(group.now() - begin).count();
 }
 
-/// Lowers `best` to the duration of the exchange. `capacity`: the bytes that ranks which
+/// Lowers `best` to the duration of the exchange. `capacity` is the number of bytes that ranks that
 /// do not measure may send at first.
 template <class Exchange>
 Task<void> time(GroupView& group, std::uint32_t& step, std::size_t capacity, double& best,
@@ -50,7 +50,7 @@ Task<PathCosts> measure(GroupView& group, const DensePaths& paths, std::size_t c
   std::array<double, 3> best{};
   std::uint32_t step = 0;
   for (int i = 0; i < kMeasurements; ++i) {
-    if (i <= 1) {  // the first connects
+    if (i <= 1) {  // the first one connects
       best.fill(kNever);
     }
     Task<void> first = time(group, step, capacity, best[0],
@@ -99,7 +99,7 @@ Task<bool> PathChoice::directly(Question question, std::size_t bytes) {
       const auto turn = std::make_unique<engine::Turn>(group_);
       engine::Turn& mine = *turn;
       co_await mine;
-      // An earlier operation may have measured.
+      // An earlier operation may have measured meanwhile.
       if (!known_.measured) {
         group_.enter("measure");
         Task<PathCosts> measuring =

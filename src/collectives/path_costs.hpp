@@ -1,5 +1,5 @@
-// Collectives: what messages cost in a group, for the choice between paths: usual values at first,
-// then what the group has measured. Every rank has the same bits.
+// Collectives: the cost of messages in a group, for the choice between paths: usual values at
+// first, then the values that the group has measured. Every rank has the same bits.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,10 @@
 
 namespace gtopk::collectives {
 
-/// One object per group.
+/// The paths and costs of a group; there is one object per group.
 struct KnownPaths {
-  /// The first collective of a group that may measure: groups with few calls never pay for it.
+  /// The first collective of a group that may measure, so that groups with few calls never pay for
+  /// it.
   static constexpr std::uint64_t kMeasuredFrom = 64;
 
   PathSetting setting = PathSetting::kAuto;
@@ -25,18 +26,18 @@ struct KnownPaths {
   std::uint64_t measured_by = 0;  ///< the collective's number
 };
 
-/// The group's object, with its paths.
+/// Returns the group's object, with its paths.
 [[nodiscard]] KnownPaths& ways_of(engine::GroupView& group);
 
 /// An operation's choice between two paths. If it fails at the very end of measuring, some ranks
 /// may know costs that others do not. The next operation with a choice detects that by the headers
-/// and fails on every rank, and those that knew the costs forget them.
+/// and fails on every rank, and the ranks that knew the costs forget them.
 class PathChoice {
  public:
-  /// One of DensePaths' questions: whether it is quicker not to go along the tree.
+  /// One of DensePaths' functions that tell whether it is quicker not to go along the tree.
   using Question = bool (DensePaths::*)(std::size_t bytes, const PathCosts& costs) const;
-  /// Reductions and broadcasts of at most this size go along the tree, as messages dominate their
-  /// cost.
+  /// Reductions and broadcasts of at most this size go along the tree, because messages dominate
+  /// their cost.
   static constexpr std::size_t kFewBytes = 1024;
 
   explicit PathChoice(engine::GroupView& group) : group_(group), known_(ways_of(group)) {}
@@ -44,10 +45,10 @@ class PathChoice {
   [[nodiscard]] const DensePaths& paths() const { return *known_.paths; }
   [[nodiscard]] PathSetting setting() const { return known_.setting; }
 
-  /// The answer, from what is known or fixed. Must be awaited before anything else. From
-  /// kMeasuredFrom on, the first operation that asks measures, and those that start meanwhile wait
-  /// for it: five times headers along the tree, headers directly, and 96 KiB or less of each rank
-  /// directly. Throws Error{kMismatch} if ranks called something else.
+  /// Answers from costs that are known or fixed. Must be awaited before anything else. From
+  /// kMeasuredFrom on, the first operation that asks measures, and operations that start meanwhile
+  /// wait for it. It measures five times: headers along the tree, headers directly, and at most 96
+  /// KiB of each rank directly. Throws Error{kMismatch} if ranks called something else.
   [[nodiscard]] engine::Task<bool> directly(Question question, std::size_t bytes);
   /// Notifies observers which path it takes.
   void take(bool directly) { group_.enter(directly ? "directly" : "along the tree"); }
@@ -57,9 +58,9 @@ class PathChoice {
   KnownPaths& known_;
 };
 
-/// For Collective::failed of collectives that choose: forgets what an earlier collective of the
-/// group measured if this one failed because others do not know it. Any other failure, perhaps on
-/// this rank alone, keeps it.
+/// Called by Collective::failed of collectives that choose. Forgets the costs that an earlier
+/// collective of the group measured, if this one failed because other ranks do not know them. After
+/// any other failure, which may be on this rank alone, the costs are kept.
 void forget_paths(engine::PerGroupState& per_group_state, std::uint64_t number, const Error& error);
 
 }  // namespace gtopk::collectives

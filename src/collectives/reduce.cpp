@@ -1,10 +1,11 @@
-// Collectives: a reduction whose result goes to one rank, bit for bit that of the all-reduce.
+// Collectives: a reduction whose result goes to one rank. The result has the same bits as the
+// all-reduce's.
 //
-// Up to kRecursiveDoublingBytes: the all-reduce, whose result the other ranks drop. A tree towards
-// the root could be walked only after all ranks have agreed, which takes as many rounds again.
-// Larger: agree, reduce-scatter (by_hosts.hpp), then gather the chunks (Rabenseifner 2004): the
-// root receives less than 2 d elements and every other rank d, while a tree's inner nodes would
-// receive log P times d.
+// Up to kRecursiveDoublingBytes, it is the all-reduce, whose result the other ranks drop. A tree
+// towards the root could be walked only after all ranks have agreed, which takes as many rounds
+// again. For larger sizes, ranks agree, reduce-scatter (by_hosts.hpp), then gather the chunks
+// (Rabenseifner 2004): the root receives less than 2 d elements and every other rank d, while a
+// tree's inner nodes would receive log P times d.
 #include <cstring>
 #include <vector>
 
@@ -28,7 +29,7 @@ using engine::Task;
 Task<void> by_all_reduce(GroupView& group, std::uint32_t root, void* data, std::uint64_t d,
                          DataType type, ReduceOp op, double factor) {
   void* into = data;
-  if (group.rank() != root) {  // its own values must stay unchanged
+  if (group.rank() != root) {  // this rank's values must stay unchanged
     const std::size_t bytes = d * size_of(type);
     into = group.buffer(bytes).data();
     if (bytes != 0) {
@@ -53,7 +54,7 @@ Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64
     return std::span(static_cast<std::byte*>(chunks[chunk].data), chunks[chunk].size * element);
   };
   std::vector<Segment> values = chunks;
-  if (op == ReduceOp::kPremulSum) {  // copied, as the data must stay unchanged
+  if (op == ReduceOp::kPremulSum) {  // copied because the data must stay unchanged
     const std::span<std::byte> multiplied = group.buffer(d * element);
     std::memcpy(multiplied.data(), bytes, multiplied.size());
     collectives::multiply(multiplied.data(), d, type, factor);

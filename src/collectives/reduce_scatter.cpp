@@ -1,11 +1,11 @@
-// Collectives: a reduction of which each rank gets one part. The order of summation depends only on
-// the sizes of the parts and the element size, and is the all-reduce's:
+// Collectives: a reduction whose result is split among the ranks. The order of summation depends
+// only on the sizes of the parts and the element size, and is the same as the all-reduce's.
 //
-// Up to kRecursiveDoublingBytes over all parts: an all-reduce of them side by side, of which a rank
-// keeps its own part, as this takes no more rounds than agreeing; or each part straight to its rank
-// (direct.hpp), if that is quicker. Larger: all ranks agree first, then run the first half of the
-// all-reduce's rings (by_hosts.hpp): with one ring a rank sends (P-1)/P of the elements, the least
-// possible.
+// Up to kRecursiveDoublingBytes over all parts, it is an all-reduce of the parts side by side, of
+// which a rank keeps its own part, because this takes no more rounds than agreeing; or each part
+// goes straight to its rank (direct.hpp), if that is quicker. For larger sizes, all ranks agree
+// first, and then run the first half of the all-reduce's rings (by_hosts.hpp): with one ring a rank
+// sends (P-1)/P of the elements, the least possible.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -39,7 +39,7 @@ std::uint64_t total(std::span<const Segment> parts) {
   return elements;
 }
 
-/// A copy of the parts, side by side.
+/// Copies the parts side by side.
 std::vector<Segment> copied(GroupView& group, std::span<const Segment> parts, DataType type) {
   const std::size_t element = size_of(type);
   std::byte* at = group.buffer(total(parts) * element).data();
@@ -55,7 +55,7 @@ std::vector<Segment> copied(GroupView& group, std::span<const Segment> parts, Da
   return copies;
 }
 
-/// An all-reduce of the parts side by side, of which this rank keeps its own.
+/// Runs an all-reduce of the parts side by side, and keeps this rank's own part.
 Task<void> by_all_reduce(GroupView& group, std::span<const Segment> parts, Segment output,
                          DataType type, ReduceOp op, double factor) {
   const std::vector<Segment> all = copied(group, parts, type);

@@ -14,16 +14,16 @@ namespace gtopk::collectives {
 /// integers), and for a factor other than 1 with anything but PREMUL_SUM.
 void check_reduction(DataType type, ReduceOp op, double factor = 1);
 
-/// into[i] = left[i] (op) right[i]; `into` may be either. AVG only adds: divide once, at the end.
-/// PREMUL_SUM only adds: multiply each rank's input once, before.
+/// Computes into[i] = left[i] (op) right[i]; `into` may be either. AVG only adds, so divide once at
+/// the end. PREMUL_SUM only adds, so multiply each rank's input once before.
 void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
             ReduceOp op);
 
-/// data[i] /= divisor, rounded once; integers towards minus infinity.
+/// Computes data[i] /= divisor, rounded once; integers are rounded towards minus infinity.
 void divide(void* data, std::size_t elements, DataType type, std::uint32_t divisor);
 
-/// data[i] *= factor, which is rounded to the accumulation type; the product is rounded once.
-/// Floating and complex types.
+/// Computes data[i] *= factor, for floating and complex types. The factor is rounded to the
+/// accumulation type; the product is rounded once.
 void multiply(void* data, std::size_t elements, DataType type, double factor);
 
 }  // namespace gtopk::collectives

@@ -37,7 +37,7 @@ struct Product {
     return hn::Mul(a, b);
   }
 };
-/// NaN wins, as in torch; of two NaNs, the first one.
+/// The smaller value. NaN wins, as in torch; of two NaNs, the first one wins.
 struct Smaller {
   template <class D>
   HWY_INLINE hn::Vec<D> operator()(D /*d*/, hn::Vec<D> a, hn::Vec<D> b) const {
@@ -51,8 +51,8 @@ struct Larger {
   }
 };
 
-/// into[i] = op(left[i], right[i]). The rest after the last whole vector is also computed as a
-/// vector.
+/// Computes into[i] = op(left[i], right[i]). The remainder after the last whole vector is also
+/// computed as a vector.
 template <class T, class Op>
 HWY_INLINE void each_float(T* into, const T* left, const T* right, std::size_t n, Op op) {
   const hn::ScalableTag<Accumulation<T>> d;
@@ -104,9 +104,10 @@ HWY_INLINE void reduce_floats(T* into, const T* left, const T* right, std::size_
 
 // --- complex numbers, which add part by part
 
-/// (a + ib)(c + id) by the definition: std::complex's own would look for infinities among NaN. The
-/// rest after the last whole vector is also computed in vectors: g++ 12 would turn a loop over the
-/// numbers into fused multiply-adds even where these are forbidden, but not its rest.
+/// Computes (a + ib)(c + id) by the definition, because the product of std::complex would look for
+/// infinities among NaN. The remainder after the last whole vector is also computed in vectors: g++
+/// 12 would turn a loop over numbers into fused multiply-adds even where they are forbidden, except
+/// in the loop's remainder.
 template <class T>
 HWY_INLINE void multiply_complex(T* into, const T* left, const T* right, std::size_t n) {
   using Part = typename T::value_type;
@@ -263,7 +264,7 @@ HWY_INLINE void scale_floats(T* data, std::size_t n, Op op) {
   }
 }
 
-/// For floats, and for complex numbers part by part.
+/// Applies an operation to floats, and to complex numbers part by part.
 template <class T, class Op>
 HWY_INLINE void scale(T* data, std::size_t n, Op op) {
   if constexpr (kIsFloating<T>) {
@@ -339,7 +340,7 @@ HWY_EXPORT(multiply_any);
 
 void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
             ReduceOp op) {
-  const KeepDenormals guard;  // a rank whose threads flush them would get different bits
+  const KeepDenormals guard;  // a rank whose threads flush denormals would get different bits
   HWY_DYNAMIC_DISPATCH(reduce_any)(into, left, right, elements, type, op);
 }
 

@@ -18,8 +18,8 @@ using engine::Task;
 
 /// The number of receives posted at once, including the awaited one.
 constexpr std::size_t kWindow = 4;
-/// How far sends may run ahead of the awaited receive. More would keep no connection busier, but
-/// where there are several, a slow one must not stop the others.
+/// How far sends may run ahead of the awaited receive. More would keep no connection busier. With
+/// several connections, a slow one must not stop the others.
 constexpr std::size_t kAhead = 16;
 constexpr std::size_t kAheadOfEach = 4;
 constexpr std::size_t kMostAhead = 128;
@@ -43,7 +43,8 @@ class Flight {
   std::uint64_t ended_ = 0;
 };
 
-/// Moves the pieces of `order` round the ring. Load says where they are and what happens to them:
+/// Moves the pieces of `order` round the ring. A Load says where pieces are and what happens to
+/// them:
 ///   Bytes leaves(RingPiece), lands(RingPiece)
 ///   std::uint64_t reads_until(RingPiece)  how many sends, counted from the first, must have ended
 ///                                         before this piece may overwrite what they read
@@ -101,8 +102,8 @@ Task<void> go_round(GroupView& group, Ring ring, RingOrder order, Load load,
   }
 }
 
-/// In the reducing steps (the first n-1) a piece arrives in one of kWindow buffers outside the
-/// parts, and is then added; in the others it is final, and arrives in its place.
+/// In the reducing steps (the first n-1), a piece arrives in one of kWindow buffers outside the
+/// parts and is then added. In the other steps it is final and arrives in its place.
 class AllReduceLoad {
  public:
   AllReduceLoad(GroupView& group, std::uint32_t ranks, RingParts parts, DataType type, ReduceOp op)
@@ -121,7 +122,7 @@ class AllReduceLoad {
     }
     return workspace_.subspan((index(piece) % kWindow) * piece_capacity_, at.size());
   }
-  /// A final piece overwrites what the send of n-1 steps ago, of the same part, reads.
+  /// A final piece overwrites memory that the send of the same part, n-1 steps ago, reads.
   [[nodiscard]] std::uint64_t reads_until(RingPiece piece) const {
     return reduces(piece) ? 0 : index(piece) + 1 - reducing_steps_ * parts_.pieces();
   }
@@ -168,7 +169,8 @@ class ReduceScatterLoad {
     return piece.step == 0 ? mine(piece) : sum(piece, piece.step - 1);
   }
   [[nodiscard]] std::span<std::byte> lands(RingPiece piece) const { return sum(piece, piece.step); }
-  /// It overwrites what the previous step's send reads, which passes on what arrived two steps ago.
+  /// A piece overwrites memory that the previous step's send reads, which passes on what arrived
+  /// two steps ago.
   [[nodiscard]] std::uint64_t reads_until(RingPiece piece) const {
     return piece.step < 2 ? 0 : (piece.step - 1) * parts_.pieces() + piece.number + 1;
   }
@@ -210,8 +212,8 @@ struct AllGatherLoad {
   static void arrived(RingPiece /*piece*/) {}
 };
 
-/// The order in which sums travel: the sum of a place starts with the rank after it, and ends
-/// there.
+/// The order in which sums travel: the sum of a place starts with the rank after it and ends at the
+/// place.
 RingOrder of_sums(Ring ring, std::uint32_t steps, const RingParts& parts) {
   return {ring.size(), ring.place, ring.size() - 1, steps, parts.pieces()};
 }

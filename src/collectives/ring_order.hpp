@@ -1,4 +1,5 @@
-// Collectives: which piece of which part travels when round a ring of P ranks. Pure arithmetic.
+// Collectives: which piece of which part travels when round a ring of P ranks. This is pure
+// arithmetic.
 //
 // In step s = 0, 1, ... rank R sends part (R + first - s) mod P to rank R+1, and receives part (R +
 // first - 1 - s) mod P, which it passes on in the next step. All parts are cut into the same number
@@ -19,13 +20,13 @@ struct RingPiece {
 
 class RingOrder {
  public:
-  /// first: the part that rank 0 sends first.
+  /// `first` is the part that rank 0 sends first.
   RingOrder(std::uint32_t ranks, std::uint32_t rank, std::uint32_t first, std::uint32_t steps,
             std::uint64_t pieces)
       : ranks_(ranks), rank_(rank), first_(first), steps_(steps), pieces_(pieces) {}
 
   [[nodiscard]] std::uint64_t messages() const { return steps_ * pieces_; }
-  /// Pieces per part. What is sent as message m arrived as message m - pieces().
+  /// The number of pieces per part. The piece sent as message m arrived as message m - pieces().
   [[nodiscard]] std::uint64_t pieces() const { return pieces_; }
   [[nodiscard]] RingPiece sent(std::uint64_t message) const { return piece(message, ranks_); }
   [[nodiscard]] RingPiece received(std::uint64_t message) const {
@@ -47,7 +48,7 @@ class RingOrder {
   std::uint64_t pieces_;
 };
 
-/// The number of pieces, at least 1, with which parts of at most `longest` have pieces of at most
+/// The number of pieces, at least 1, that keeps pieces of parts of at most `longest` to at most
 /// `most`.
 [[nodiscard]] constexpr std::uint64_t pieces_of(std::uint64_t longest, std::uint64_t most) {
   return std::max<std::uint64_t>(1, (longest + most - 1) / most);

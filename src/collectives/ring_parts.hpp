@@ -1,4 +1,5 @@
-// Collectives: where the parts that go round a ring are, and how they are cut. Pure arithmetic.
+// Collectives: where the parts that go round a ring are, and how they are cut. This is pure
+// arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,8 @@ namespace gtopk::collectives {
 /// each segment is cut into the same number of pieces.
 class RingParts {
  public:
-  /// `segments`: those of part 0, of part 1, ...; `pieces`: per segment.
+  /// `segments` lists the segments of part 0, of part 1, ...; `pieces` is the number of pieces per
+  /// segment.
   RingParts(std::span<const Segment> segments, std::uint32_t parts, std::size_t element,
             std::uint64_t pieces)
       : segments_(segments),
@@ -23,17 +25,17 @@ class RingParts {
         element_(element),
         pieces_(pieces) {}
 
-  /// The number of pieces with which none has more bytes than `most`.
+  /// The number of pieces with which no piece has more bytes than `most`.
   [[nodiscard]] static std::uint64_t pieces_for(std::span<const Segment> segments,
                                                 std::size_t element, std::size_t most) {
     return pieces_of(longest(segments) * element, most);
   }
 
-  /// Pieces of a part.
+  /// The number of pieces of a part.
   [[nodiscard]] std::uint64_t pieces() const { return per_part_ * pieces_; }
-  /// Pieces of a segment.
+  /// The number of pieces of a segment.
   [[nodiscard]] std::uint64_t pieces_of_segment() const { return pieces_; }
-  /// The most bytes in a piece.
+  /// The most bytes that a piece has.
   [[nodiscard]] std::size_t piece_capacity() const {
     return (longest(segments_) + pieces_ - 1) / pieces_ * element_;
   }

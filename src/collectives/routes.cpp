@@ -9,7 +9,7 @@ namespace {
 
 using engine::HostMap;
 
-/// The messages of one step, counted at the hosts that they leave or enter.
+/// Counts the messages of one step at the hosts that they leave or enter.
 class Step {
  public:
   explicit Step(const HostMap& hosts) : hosts_(hosts), out_(hosts.hosts()), in_(hosts.hosts()) {}

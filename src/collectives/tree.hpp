@@ -1,4 +1,5 @@
-// Collectives: the one tree that every reduction walks, for any number of ranks. Pure arithmetic.
+// Collectives: the one tree that every reduction walks, for any number of ranks. This is pure
+// arithmetic.
 //
 // p = 2^floor(log2 P), r = P - p. Ranks 2j and 2j+1 (j < r) fold into one leaf, represented by rank
 // 2j; these r leaves and then the ranks 2r..P-1, in order, are the p leaves. In round t = 0, 1, ...
@@ -16,7 +17,7 @@ class Tree {
   constexpr explicit Tree(std::uint32_t ranks)
       : leaves_(std::bit_floor(ranks)), folded_(ranks - std::bit_floor(ranks)) {}
 
-  /// log2 of the number of leaves.
+  /// The number of rounds: log2 of the number of leaves.
   [[nodiscard]] constexpr std::uint32_t rounds() const {
     return static_cast<std::uint32_t>(std::countr_zero(leaves_));
   }
@@ -49,13 +50,13 @@ class Tree {
   [[nodiscard]] constexpr bool on_left(std::uint32_t rank, std::uint32_t round) const {
     return ((leaf(rank) >> round) & 1U) == 0;
   }
-  /// The lowest rank of the node that `round` makes around the rank; it keeps what is dropped
-  /// there.
+  /// The lowest rank of the node that contains the rank after `round`; it keeps what the node
+  /// drops.
   [[nodiscard]] constexpr std::uint32_t lowest_rank(std::uint32_t rank, std::uint32_t round) const {
     return rank_of((leaf(rank) >> (round + 1)) << (round + 1));
   }
 
-  // Steps in message tags: fold, the rounds, unfold; then, for trees, the way down.
+  // Steps in message tags are the fold, the rounds, the unfold, and then, for trees, the way down.
   [[nodiscard]] static constexpr std::uint32_t fold_step() { return 0; }
   [[nodiscard]] static constexpr std::uint32_t round_step(std::uint32_t round) { return 1 + round; }
   [[nodiscard]] constexpr std::uint32_t unfold_step() const { return 1 + rounds(); }

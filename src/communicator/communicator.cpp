@@ -19,7 +19,8 @@
 namespace gtopk {
 namespace {
 
-/// A hundred years, used for anything longer: adding more to a clock's time could overflow.
+/// A hundred years, which replaces anything longer because adding more to a clock's time could
+/// overflow.
 constexpr std::chrono::nanoseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
 }  // namespace
@@ -61,7 +62,7 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
       ways = collectives::path_setting();
       own.dense = to_string(ways);
       own.id = thread.engine().reserve_group_id();
-    } catch (const Error& error) {  // the other ranks learn of it when they meet
+    } catch (const Error& error) {  // other ranks learn of the error when they meet
       own.refusal = error;
     }
   });

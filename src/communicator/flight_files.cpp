@@ -18,11 +18,11 @@
 namespace gtopk {
 namespace {
 
-/// Greater than any number of requests: added to the count, it ends the thread.
+/// A number greater than any count of requests. Adding it to the count ends the thread.
 constexpr eventfd_t kEnd = eventfd_t{1} << 62U;
 
-// All that the signal handler can access. A forked child inherits the handler but not the thread,
-// and must not wake its parent's.
+// This is all that the signal handler can access. A forked child inherits the handler but not the
+// thread, and must not wake its parent's thread.
 std::atomic<int> signalled{-1};
 std::atomic<pid_t> owner{0};
 static_assert(std::atomic<int>::is_always_lock_free);

@@ -1,5 +1,5 @@
 // Communicator: writes the flight record of this process to a file when an operation fails or a
-// signal arrives, on its own thread. It knows no engine.
+// signal arrives, on its own thread. It does not know the engine.
 #pragma once
 
 #include <csignal>
@@ -14,12 +14,12 @@ namespace gtopk {
 
 struct FlightFilesSpec {
   std::string directory;  ///< created if missing
-  int signal = 0;         ///< 0: no signal
+  int signal = 0;         ///< 0 means no signal
 };
 
 class FlightFiles {
  public:
-  /// `record` is called on the writing thread and returns the file's contents. Installs the signal
+  /// Calls `record` on the writing thread; it returns the file's contents. Installs the signal
   /// handler; no other FlightFiles of the process may use that signal. Throws Error{kTransport}.
   FlightFiles(const FlightFilesSpec& spec, const std::string& file,
               std::function<std::string()> record);

@@ -13,11 +13,12 @@
 namespace gtopk {
 
 struct FlightSettings {
-  std::size_t capacity = 2000;           ///< operations; 0: nothing is recorded
-  std::optional<FlightFilesSpec> files;  ///< empty: nothing is written
+  std::size_t capacity = 2000;           ///< number of operations; 0 means that nothing is recorded
+  std::optional<FlightFilesSpec> files;  ///< if empty, nothing is written
 };
 
-/// GTOPK_FLIGHT_RECORDER, _DIR and _SIGNAL of the environment. Throws Error{kInvalidArgument}.
+/// Reads GTOPK_FLIGHT_RECORDER, _DIR and _SIGNAL from the environment. Throws
+/// Error{kInvalidArgument}.
 [[nodiscard]] FlightSettings flight_settings();
 
 class FlightRecording {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kHostVariable = "GTOPK_HOST";
 
-/// Chosen names have a prefix, so they never equal those read from the machine.
+/// Chosen names have a prefix, so they never equal names read from the machine.
 std::string chosen(std::string_view name, std::string_view from) {
   if (name.size() > kMostHostBytes) {
     throw Error(ErrorKind::kInvalidArgument,

@@ -11,9 +11,9 @@ namespace gtopk {
 
 inline constexpr std::size_t kMostHostBytes = 255;
 
-/// Equal for processes that share a host: GTOPK_HOST in the environment, or else `told`, or else
-/// boot id and IPC namespace. A process that cannot read these gets a host of its own. Throws
-/// Error{kInvalidArgument} if the name is too long.
+/// Returns a name that is equal for processes that share a host: GTOPK_HOST in the environment, or
+/// else `told`, or else the boot id and IPC namespace. A process that cannot read the latter gets a
+/// host of its own. Throws Error{kInvalidArgument} if the name is too long.
 [[nodiscard]] std::string host_name(const transport::PeerInfo& self, const std::string& told);
 
 }  // namespace gtopk

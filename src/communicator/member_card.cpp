@@ -8,8 +8,8 @@
 namespace gtopk {
 namespace {
 
-/// Comes first in every card, so that other versions are recognised. It grows with every change to
-/// cards, notices or the headers of messages.
+/// The version comes first in every card, so that other versions are recognised. It grows with
+/// every change to cards, notices or the headers of messages.
 constexpr std::uint64_t kVersion = 6;
 
 MemberCard decode(const std::string& bytes, const Presence& self, std::size_t rank) {

@@ -1,5 +1,5 @@
 // Communicator: what each rank must know of the others in its group, as the bytes that a directory
-// exchanges. It knows no directory.
+// exchanges. It does not depend on a directory.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 namespace gtopk {
 
 struct MemberCard {
-  std::uint64_t identity = 0;    ///< of its process
-  std::uint32_t id = 0;          ///< its own number for the group
-  std::string transport;         ///< Transport::card()
-  std::string process;           ///< "host node7, pid 4711"
+  std::uint64_t identity = 0;    ///< identity of the rank's process
+  std::uint32_t id = 0;          ///< the rank's own number for the group
+  std::string transport;         ///< the result of Transport::card()
+  std::string process;           ///< such as "host node7, pid 4711"
   std::string host;              ///< from host_name(): equal for ranks that share a host
-  std::string dense;             ///< its GTOPK_DENSE
-  std::optional<Error> refusal;  ///< why it cannot be in the group
+  std::string dense;             ///< the rank's GTOPK_DENSE
+  std::optional<Error> refusal;  ///< why the rank cannot be in the group
 };
 
 [[nodiscard]] std::string encode(const MemberCard& card);

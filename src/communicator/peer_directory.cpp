@@ -57,7 +57,7 @@ engine::PeerRecord PeerDirectory::find(std::uint64_t identity, const std::stop_t
 void PeerDirectory::publish_departure(std::uint64_t identity, const std::string& last_words,
                                       bool may_be_gone) {
   if (fails_) {
-    return;  // it may be gone, and finding that out again may take long
+    return;  // the directory may be gone, and finding that out again may take long
   }
   try {
     const std::string name = name_of(identity);

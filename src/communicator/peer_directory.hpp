@@ -1,5 +1,5 @@
-// Communicator: what processes publish about themselves in a directory: first their address, and at
-// the end that they have left.
+// Communicator: publishes data about processes in a directory: first their address, and at the end
+// that they have left.
 #pragma once
 
 #include <atomic>
@@ -18,17 +18,20 @@ class PeerDirectory {
  public:
   explicit PeerDirectory(std::shared_ptr<Directory> directory) : directory_(std::move(directory)) {}
 
-  /// Directories of the same place share what is published.
+  /// Directories with the same place share published values.
   [[nodiscard]] const void* place() const { return directory_->place(); }
 
-  // `identity`: a process's. It is never reused, so entries of earlier runs match no process.
+  // `identity` identifies a process. It is never reused, so entries of earlier runs match no
+  // process.
 
-  /// Throws Error{kBootstrap}.
+  /// Publishes this process's address. Throws Error{kBootstrap}.
   void publish(std::uint64_t identity, const std::string& address);
-  /// Throws Error{kBootstrap} after 30 s, or if the directory fails or a stop is requested.
+  /// Finds a process's record. Throws Error{kBootstrap} after 30 s, or if the directory fails or a
+  /// stop is requested.
   [[nodiscard]] engine::PeerRecord find(std::uint64_t identity, const std::stop_token& stop);
-  /// Replaces the address. Does nothing if the directory's last lookup failed. may_be_gone: whether
-  /// a process that served the directory may have left, so that it is not asked to confirm.
+  /// Replaces the address. Does nothing if the directory's last lookup failed. `may_be_gone`:
+  /// whether the process that serves the directory may have left; then the directory is not asked
+  /// to confirm.
   void publish_departure(std::uint64_t identity, const std::string& last_words, bool may_be_gone);
 
  private:

@@ -38,8 +38,9 @@ struct Ledger {
   bool used = false;
 };
 
-/// This process's ledger. A forked child gets its own, as the parent's mutex may be locked, and its
-/// groups are not the child's. Never destroyed, as groups may end while the process exits.
+/// This process's ledger. A forked child gets its own ledger, because the parent's mutex may be
+/// locked and its groups are not the child's. The ledger is never destroyed, because groups may end
+/// while the process exits.
 Ledger& ledger() {
   static std::atomic<Ledger*> last{std::make_unique<Ledger>().release()};
   Ledger* found = last.load();

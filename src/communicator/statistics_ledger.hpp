@@ -1,4 +1,4 @@
-// Communicator: the groups that count for process_statistics(), and the figures of those that have
+// Communicator: the groups that count for process_statistics(), and the figures of groups that have
 // ended.
 #pragma once
 
@@ -12,7 +12,8 @@ class Group;
 
 /// Counts a new group of this process.
 void begin_counting(std::shared_ptr<const engine::Group> group);
-/// The group has ended: its figures so far count, and the group itself is released.
+/// Must be called when the group has ended. Its figures so far count, and the group itself is
+/// released.
 void end_counting(const engine::Group& group);
 
 }  // namespace gtopk

@@ -12,7 +12,7 @@
 
 namespace gtopk::cuda {
 
-/// Contiguous elements, laid out as gtopk::sparse::device::Piece.
+/// Contiguous elements, with the layout of gtopk::sparse::device::Piece.
 struct PieceOf {
   void* tensor = nullptr;
   void* residual = nullptr;
@@ -39,7 +39,7 @@ struct ListOf {
   std::uint64_t size = 0;
 };
 
-/// device/selection.hpp: entries of acc. Lists and report may lie in pinned memory.
+/// Selects entries of acc (device/selection.hpp). Lists and report may lie in pinned memory.
 struct SelectCall {
   VectorOf acc;
   SelectionRule rule;
@@ -47,14 +47,14 @@ struct SelectCall {
   void* workspace = nullptr;
   ListOf kept;             ///< capacity rule.most
   void* report = nullptr;  ///< device::Report
-  /// The numbers of a SelectorState: what the last step left, and what this one leaves. Only for
-  /// the kind kThreshold; may lie in pinned memory.
+  /// The numbers of the SelectorState that the last step left, and of the one that this step
+  /// leaves. Used only for the kind kThreshold; may lie in pinned memory.
   const double* state = nullptr;
   double* next = nullptr;
 };
 
-/// device/commit.hpp. Edits and counts may lie in pinned memory, and are read when the stream gets
-/// there.
+/// Commits a step (device/commit.hpp). Edits and counts may lie in pinned memory, and are read when
+/// the stream reaches the call.
 struct CommitCall {
   VectorOf acc;
   void* momentum = nullptr;
@@ -63,20 +63,21 @@ struct CommitCall {
   ListOf delivered;
   const void* counts = nullptr;  ///< EditCounts
   double divisor = 1;
-  /// May be null. If it is not 0, the call does nothing: the counts say that nothing has happened.
+  /// May be null. If its value is not 0, the call does nothing; the counts then say that nothing
+  /// has happened.
   const std::uint64_t* unless = nullptr;
 };
 
-/// device/sums.hpp: writes acc to `to`, which may be pinned memory.
+/// Writes acc to `to`, which may be pinned memory (device/sums.hpp).
 struct AccumulateCall {
   VectorOf acc;
   void* to = nullptr;
-  /// May be null. If it is 0, the call does nothing.
+  /// May be null. If its value is 0, the call does nothing.
   const std::uint64_t* only_if = nullptr;
 };
 
-/// device/sums.hpp: acc at `count` indices. The indices, the values and the report may lie in
-/// pinned memory; *finite is 1 beforehand.
+/// Reads acc at `count` indices (device/sums.hpp). The indices, the values and the report may lie
+/// in pinned memory; *finite is 1 beforehand.
 struct GatherCall {
   VectorOf acc;
   const void* indices = nullptr;
@@ -85,7 +86,7 @@ struct GatherCall {
   std::uint64_t* finite = nullptr;
 };
 
-/// device/sketch.hpp: the cells of the sketch of acc, which may lie in pinned memory.
+/// Computes the cells of the sketch of acc, which may lie in pinned memory (device/sketch.hpp).
 struct SketchCall {
   VectorOf acc;
   std::uint64_t seed = 0;
@@ -95,8 +96,8 @@ struct SketchCall {
   void* cells = nullptr;
 };
 
-/// device/sketch.hpp: finds what is heavy in summed cells. Cells, entries and report may lie in
-/// pinned memory.
+/// Finds the heavy elements in summed cells (device/sketch.hpp). Cells, entries and report may lie
+/// in pinned memory.
 struct FindCall {
   DataType values = DataType::kFloat32;
   std::uint64_t d = 0;
@@ -110,21 +111,21 @@ struct FindCall {
   void* report = nullptr;  ///< device::Report
 };
 
-/// device/sums.hpp. Sums and counts may lie in pinned memory, and are read when the stream gets
-/// there.
+/// Commits sums of all of acc (device/sums.hpp). Sums and counts may lie in pinned memory, and are
+/// read when the stream reaches the call.
 struct CommitWholeCall {
   VectorOf acc;
   const void* sums = nullptr;
   const void* counts = nullptr;  ///< EditCounts
   double divisor = 1;
-  /// May be null. If it is 0, the call does nothing.
+  /// May be null. If its value is 0, the call does nothing.
   const std::uint64_t* only_if = nullptr;
 };
 
-/// The library's one symbol, gtopk_cuda_calls(), returns this. Results are cudaError_t, 0 for
-/// success.
+/// The library's one symbol, gtopk_cuda_calls(), returns this. Results are of type cudaError_t,
+/// with 0 for success.
 struct Calls {
-  /// The version of this struct and all others here.
+  /// The version of this struct and of all other structs in this header.
   static constexpr std::uint32_t kVersion = 11;
 
   std::uint32_t version;
@@ -137,14 +138,15 @@ struct Calls {
   const char* (*error_name)(int error);
   int (*gather)(const GatherCall& call, void* stream);
   int (*commit_whole)(const CommitWholeCall& call, void* stream);
-  /// For both calls, with this many columns for d elements, of which `most` are found.
+  /// The workspace of both sketch calls, with this many columns for d elements, if `most` of them
+  /// are found.
   std::size_t (*sketch_workspace_bytes)(DataType values, std::uint64_t columns, std::uint64_t d,
                                         std::uint64_t most);
   int (*sketch)(const SketchCall& call, void* stream);
   int (*find)(const FindCall& call, void* stream);
   /// Loads the kernels of calls on tensors of that type on the current device.
   int (*load)(DataType dtype);
-  /// How many kernels the library has launched in this process. See launches.hpp.
+  /// The number of kernels that the library has launched in this process. See launches.hpp.
   std::uint64_t (*launched)();
 };
 

@@ -27,14 +27,14 @@ class GpuBlock {
     return 1;
 #endif
   }
-  /// The same threads as the only block of a launch.
+  /// Returns the same threads as the only block of a launch.
   [[nodiscard]] __host__ __device__ GpuBlock alone() const {
     GpuBlock block;
     block.alone_ = true;
     return block;
   }
-  /// Whether all other blocks have come here before; this one then sees what they have written.
-  /// `is_last`: in shared memory.
+  /// Whether all other blocks have reached this point before; this block then sees everything that
+  /// they have written. `is_last` is in shared memory.
   [[nodiscard]] __host__ __device__ bool comes_last(std::uint32_t& ended,
                                                     std::uint32_t& is_last) const {
 #ifdef __CUDA_ARCH__
@@ -61,7 +61,7 @@ class GpuBlock {
     __syncthreads();
 #endif
   }
-  /// All threads have read it before any of them continues and writes it.
+  /// Reads a value. All threads have read it before any of them continues and writes it.
   template <class T>
   [[nodiscard]] __host__ __device__ T read(const T& memory) const {
     const T seen = memory;
@@ -75,8 +75,8 @@ class GpuBlock {
   bool alone_ = false;
 };
 
-/// Blocks per multiprocessor: as many blocks of 256 threads as any GPU from sm_80 on holds (some
-/// hold 1536 threads, others 2048). The compiler limits registers to what this leaves.
+/// Blocks per multiprocessor: the number of blocks of 256 threads that any GPU from sm_80 on can
+/// hold (some hold 1536 threads, others 2048). The compiler limits registers accordingly.
 inline constexpr unsigned kBlocksEach = 6;
 
 template <class Kernel>
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(sparse::device::kThreads, kBlocksEach)
   kernel(block, shared);
 }
 
-/// Launches that the driver has accepted.
+/// The number of launches that the driver has accepted.
 inline std::atomic<std::uint64_t> launched = 0;
 
 /// Enqueues launches on one stream; after an error it enqueues no more.
@@ -125,8 +125,8 @@ class GpuExecutor {
   cudaError_t error_ = cudaSuccess;
 };
 
-/// Makes the driver load a kernel instead of launching it, as the first launch might synchronise to
-/// load it.
+/// Makes the driver load a kernel instead of launching it, because the first launch might
+/// synchronise to load it.
 class LoadingExecutor {
  public:
   [[nodiscard]] std::uint64_t wide() const { return 1; }

@@ -1,5 +1,6 @@
-// CUDA: how many kernels each call launches, whatever it finds on the device. Tests compare this
-// with what typed_calls.hpp launches, and tools/gpu-check with what a GPU was given.
+// CUDA: the number of kernels that each call launches, whatever it finds on the device. Tests
+// compare this with the launches of typed_calls.hpp, and tools/gpu-check with the launches on a
+// GPU.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace gtopk::cuda {
 
 struct Launches {
-  const char* call;  ///< its name, with the selector of a selection
+  const char* call;  ///< the call's name, with the selector of a selection
   std::uint64_t count;
 };
 

@@ -1,4 +1,4 @@
-// CUDA: the library's one symbol. Nothing here reaches a driver before a call does.
+// CUDA: the library's one symbol. No code here uses the driver before a call does.
 #include <cuda_runtime.h>
 
 #include <initializer_list>
@@ -12,7 +12,8 @@
 namespace gtopk::cuda {
 namespace {
 
-/// Calls f.operator()<T>() with an element type; cudaErrorInvalidValue for one without kernels.
+/// Calls f.operator()<T>() with an element type; returns cudaErrorInvalidValue for a type without
+/// kernels.
 template <class F>
 int visit_element(DataType type, F f) {
   switch (type) {

@@ -1,4 +1,4 @@
-// CUDA: the calls on tensors of one element type; compiled once for each type.
+// CUDA: the calls on tensors of one element type. This file is compiled once for each type.
 #include "src/cuda/of_type.cuh"
 
 #include "src/cuda/gpu_executor.cuh"

@@ -1,4 +1,4 @@
-// CUDA: kernels that depend only on the type of values: finding what is heavy in a sketch.
+// CUDA: kernels that depend only on the type of values, which find the heavy elements of a sketch.
 #include "src/cuda/gpu_executor.cuh"
 #include "src/cuda/of_type.cuh"
 #include "src/cuda/typed_calls.hpp"

@@ -1,6 +1,6 @@
-// CUDA: dispatches a call by its types, and enqueues its launches on an executor: that of the
-// GPU (gpu_executor.cuh), or a host executor in tests. Each source file that includes this chooses
-// the types that it compiles.
+// CUDA: dispatches a call by its types, and enqueues its launches on an executor: the GPU's
+// (gpu_executor.cuh), or a host executor in tests. Each source file that includes this header
+// chooses the types that it compiles.
 #pragma once
 
 #include <cstddef>
@@ -151,7 +151,7 @@ void launch_all_of_type(Executor& executor) {
   sketch<T>(executor, SketchCall{});
 }
 
-/// The same for calls that depend only on the type of values.
+/// Does the same for calls that depend only on the type of values.
 template <class Value, class Executor>
 void launch_all_of_values(Executor& executor) {
   for (const std::uint64_t d : {std::uint64_t{0}, kMany}) {

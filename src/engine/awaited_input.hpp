@@ -9,7 +9,7 @@
 
 namespace gtopk::engine {
 
-/// While this lives, `then` is called when the gate is decided, on the deciding thread.
+/// While the object lives, it calls `then` on the deciding thread when the gate is decided.
 class AwaitedInput {
  public:
   AwaitedInput(std::shared_ptr<Gate> gate, std::function<void()> then)
@@ -21,7 +21,7 @@ class AwaitedInput {
   ~AwaitedInput() { gate_->forget(waiter_); }
 
   [[nodiscard]] bool decided() const { return gate_->verdict().has_value(); }
-  /// Gives up: the operation must run without its input, and fail.
+  /// Gives up waiting; the operation must then run without its input, and fail.
   void give_up() { gate_->shut(); }
 
  private:

@@ -6,13 +6,13 @@
 namespace gtopk::engine {
 namespace {
 
-// The kernel puts a page on the NUMA node of the thread that first writes it. That should be the
-// engine's thread, which is near the NIC, even if the compute thread fills the buffer.
+// The kernel puts a page on the NUMA node of the thread that first writes it. The engine's thread
+// should write first, because it is near the NIC, even if the compute thread fills the buffer.
 constexpr std::size_t kTouched = 64 << 10U;
 constexpr std::size_t kPage = 4096;
 
-/// The most buffers of one size that are kept: each small one may be all that keeps a page from the
-/// kernel.
+/// The most buffers of one size that are kept: a single small buffer may keep a page from being
+/// returned to the kernel.
 constexpr std::size_t kMostPerClass = 256;
 
 }  // namespace
@@ -66,7 +66,7 @@ std::size_t BufferPool::kept_bytes() const {
 
 void BufferPool::free_idle() {
   for (Class& of_size : classes_) {
-    // The last buffer returned is the next one taken, so the idle ones are first.
+    // The last buffer returned is the next one taken, so idle buffers are at the front.
     const auto begin = of_size.kept.begin();
     of_size.kept.erase(begin, begin + static_cast<std::ptrdiff_t>(of_size.idle));
     of_size.idle = of_size.kept.size();

@@ -31,7 +31,7 @@ std::uint64_t mix(std::uint64_t state, std::string_view text) {
   return state;
 }
 
-/// This many numbers of a list appear in an error's text; a fingerprint stands for the rest.
+/// This many numbers of a list appear in an error's text; the rest is summarised by a fingerprint.
 constexpr std::size_t kListed = 8;
 
 std::string text_of(std::span<const std::uint64_t> list, std::uint64_t fingerprint) {

@@ -40,7 +40,7 @@ class InlineExecutor final : public Executor {
 /// Runs jobs in order on its own thread. The destructor finishes all queued jobs.
 class ComputeThread final : public Executor {
  public:
-  /// `name`: the thread's, at most 15 characters.
+  /// Starts the thread. `name`: the thread's name, at most 15 characters.
   explicit ComputeThread(const char* name = "gtopk-compute");
   ComputeThread(const ComputeThread&) = delete;
   ComputeThread& operator=(const ComputeThread&) = delete;
@@ -48,13 +48,13 @@ class ComputeThread final : public Executor {
   ComputeThread& operator=(ComputeThread&&) = delete;
   ~ComputeThread() override;
   void run(Job job) override;
-  /// Drops queued jobs, and detaches a running job that does not end in that time.
+  /// Drops queued jobs, and detaches a running job that does not end within `at_most`.
   void end_within(std::chrono::nanoseconds at_most);
 
  private:
   struct State;
 
-  std::shared_ptr<State> state_;  ///< shared with the thread, which may outlive this
+  std::shared_ptr<State> state_;  ///< shared with the thread, which may outlive this object
   std::thread thread_;
 };
 

@@ -81,7 +81,7 @@ void Control::send(PeerId peer, const Notice& notice, std::uint32_t connection) 
   transport_.send(peer, transport::control_tag(transport_.self().identity), wire, slot.request);
 }
 
-/// In a job without a secret, a notice that is too long is one with a proof.
+/// In a job without a secret, a notice that is too long carries a proof.
 bool Control::is_proved(const Slot& slot) const {
   if (key_ == nullptr) {
     return slot.request.status() == Status::kOk;
@@ -119,8 +119,8 @@ std::optional<Notice> Control::read(const Slot& slot) {
 
 std::vector<std::pair<PeerId, Notice>> Control::take() {
   std::vector<std::pair<PeerId, Notice>> notices;
-  // If further notices are queued behind one, the next receive completes at once. Take all of them
-  // now, as the connection may end next.
+  // If more notices are queued, the next receive completes at once. Take all of them now because
+  // the connection may end next.
   for (std::size_t next = 0; next < arrived_.size(); ++next) {
     Slot* const slot = arrived_[next];
     const Status status = slot->request.status();

@@ -1,6 +1,6 @@
 // Engine: the channel on which engines send each other notices. One receive per known peer is
-// always posted. In a job with a secret every notice, and a hello comes first, ends with a proof
-// that its sender knows the secret; others are dropped.
+// always posted. In a job with a secret, every notice (the first is a hello) ends with a proof that
+// its sender knows the secret; notices without it are dropped.
 #pragma once
 
 #include <array>
@@ -22,11 +22,11 @@ namespace gtopk::engine {
 
 class Control {
  public:
-  /// Called with a peer that a hello could not be sent to, perhaps by send(); must not call this
-  /// object.
+  /// Called, possibly by send(), with a peer to which a hello could not be sent. It must not call
+  /// this object.
   using HelloLost = std::function<void(transport::PeerId)>;
 
-  /// key: null if the job has no secret.
+  /// `key` is null if the job has no secret.
   Control(transport::Transport& transport, std::shared_ptr<const transport::JobKey> key,
           HelloLost hello_lost)
       : transport_(transport), key_(std::move(key)), hello_lost_(std::move(hello_lost)) {}
@@ -41,7 +41,7 @@ class Control {
   void send(transport::PeerId peer, const Notice& notice, std::uint32_t connection = 0);
   /// Whether notices must prove the job's secret.
   [[nodiscard]] bool wants_proof() const { return key_ != nullptr; }
-  /// Whether a notice in the peer's name was dropped as its sender's secret is not this process's.
+  /// Whether a notice in the peer's name was dropped because its sender's secret differs.
   [[nodiscard]] bool has_refused(transport::PeerId peer) const { return refused_.contains(peer); }
   /// Returns what has arrived since the last call, and listens again.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take();
@@ -49,7 +49,7 @@ class Control {
   void stop();
   [[nodiscard]] bool quiet() const { return pending_ == 0; }
   [[nodiscard]] bool sending() const { return sending_ != 0; }
-  /// Whether a notice with that tag is from a peer that this has ever listened to.
+  /// Whether a notice with that tag is from a peer to which this object has ever listened.
   [[nodiscard]] bool knows(transport::Tag tag) const;
   /// Peers that have not received a notice yet.
   [[nodiscard]] std::vector<transport::PeerId> unsent() const;

@@ -109,10 +109,10 @@ void Engine::remove_group(Group& group) {
                     fmt::format("group '{}' was destroyed on {} while this was in progress",
                                 group.name(), group.member(group.rank())));
   if (!scheduler_.idle(group)) {
-    // Otherwise the others would wait for this rank until their deadlines.
+    // Without this, the other ranks would wait for this rank until their deadlines.
     failures_.fail_group(group, cause, true);
   } else if (!group.failure) {
-    group.failure = cause;  // for calls from now on
+    group.failure = cause;  // later calls fail with it
     stale_.discard_group(group.id());
   }
   group.find_peer = nullptr;
@@ -132,8 +132,8 @@ bool Engine::handle_failures() {
 }
 
 void Engine::peer_failed(transport::PeerFailure failure) {
-  // This thread waits for the diagnosis, so diagnose only if it is reported: other failures in a
-  // group after its first peer's mostly have the same cause.
+  // This thread waits for the diagnosis, so diagnose only if it is reported. After a group's first
+  // failed peer, further failures in it mostly have the same cause.
   const bool is_told = std::ranges::any_of(groups_.all(), [&](const auto& group) {
     return !group->failure && group->rank_of(failure.peer);
   });
@@ -182,7 +182,7 @@ void Engine::hand_on(PeerId from, const Notice& notice) {
   const std::shared_ptr<Group> group = groups_.find(notice.group);
   const auto rank = group == nullptr ? std::nullopt : group->rank_of(from);
   // A group whose number here belonged to an earlier group has another number at a member of both
-  // groups. The earlier number is accepted there as long as it can carry information.
+  // groups. That member accepts the earlier number as long as it can carry information.
   if (!rank || notice.answer_group != group->id_at(*rank)) {
     failures_.handle_early(from, notice);
     return;
@@ -235,7 +235,7 @@ void Engine::check_timers() {
   const transport::TimePoint now = clock_.now();
   if (now >= scheduler_.next_timer()) {
     probes_.check_deadlines(now);
-    scheduler_.forget_quiet();  // their deadlines would be due forever
+    scheduler_.forget_quiet();  // otherwise their deadlines would stay due forever
     scheduler_.plan_timers(now);
   }
   inquiries_.check(now);
@@ -271,7 +271,7 @@ Engine::Step Engine::step() {
   worked |= handle_failures();
   look_for_any_sender();
   if (clock_.now() >= next_timer()) {
-    worked |= scheduler_.resume_ready();  // what has just arrived is not late
+    worked |= scheduler_.resume_ready();  // messages that have just arrived are not late
     check_timers();
   }
   worked |= flow_control_.settle();

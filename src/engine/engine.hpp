@@ -1,9 +1,9 @@
 // Engine: runs every collective of a process as a coroutine over one transport, on one thread. It
-// connects its parts: what runs when (scheduler.hpp), which peers are there (membership.hpp), what
-// breaks (failures.hpp) and who has heard of it (failure_acks.hpp), how far messages run ahead of
-// their receives (flow_control.hpp), which peers have not answered (inquiries.hpp), what is late
-// (probes.hpp), what arrives too late (stale_messages.hpp) or from outside (strangers.hpp). The
-// thread and its sleep are in engine_thread.hpp.
+// connects its parts: what runs when (scheduler.hpp), which peers are present (membership.hpp),
+// what fails (failures.hpp) and who has heard of it (failure_acks.hpp), how far messages run ahead
+// of their receives (flow_control.hpp), which peers have not answered (inquiries.hpp), which
+// operations are late (probes.hpp), and which messages arrive too late (stale_messages.hpp) or from
+// outside (strangers.hpp). The thread and its sleep are in engine_thread.hpp.
 #pragma once
 
 #include <algorithm>
@@ -52,25 +52,28 @@ class Engine final : public transport::AddressBook {
   Engine& operator=(Engine&&) = delete;
   ~Engine() override;
 
-  // Any thread.
+  // The following may be called on any thread.
 
   /// Numbers the operation and queues it; its `done` is called in any case, exactly once. Returns
-  /// its number among the group's collectives, from 1; 0 for a point-to-point message. input: see
-  /// gtopk::Call.
+  /// its number among the group's collectives, from 1; 0 for a point-to-point message. For `input`,
+  /// see gtopk::Call.
   std::uint64_t submit(const std::shared_ptr<Group>& group, OperationSpec spec,
                        std::shared_ptr<Gate> input = nullptr);
   /// Runs `work` on the engine thread, in order with submissions.
   void post(std::function<void()> work);
   [[nodiscard]] bool has_queued() const { return scheduler_.has_queued(); }
 
-  // Engine thread.
+  // The following must be called on the engine thread.
 
-  /// A number for a group that this process is about to join; nothing is left of an earlier group
-  /// with that number. Throws Error{kInvalidArgument} if this process is in too many groups.
+  /// Reserves a number for a group that this process is about to join. Nothing is left of an
+  /// earlier group with that number. Throws Error{kInvalidArgument} if this process is in too many
+  /// groups.
   [[nodiscard]] std::uint32_t reserve_group_id();
-  /// Releases the number of a group that was not added after all; remove_group() does so itself.
+  /// Releases the number of a group that was not added after all; remove_group() releases it
+  /// itself.
   void release_group_id(std::uint32_t id) { groups_.release(id); }
-  /// spec.ids[spec.rank] must be reserved. Throws Error{kInvalidArgument, kBootstrap}.
+  /// Adds a group; spec.ids[spec.rank] must be reserved. Throws Error{kInvalidArgument,
+  /// kBootstrap}.
   std::shared_ptr<Group> add_group(GroupSpec spec);
   /// Fails the group's operations in flight and removes it.
   void remove_group(Group& group);
@@ -83,26 +86,27 @@ class Engine final : public transport::AddressBook {
 
   enum class Step : std::uint8_t {
     kNothing,
-    kBytesMoved,  ///< and completed nothing: in the middle of a long message
+    kBytesMoved,  ///< it moved bytes but completed nothing: in the middle of a long message
     kWorked,
   };
   /// Runs one round of all parts.
   Step step();
-  /// When step() must be called again even if nothing arrives.
+  /// The time at which step() must be called again even if nothing arrives.
   [[nodiscard]] transport::TimePoint next_timer() const {
     return std::min({scheduler_.next_timer(), stale_.next_sweep(), strangers_.next_look(),
                      inquiries_.next_check()});
   }
 
-  /// Messages from outside this process's groups that were dropped.
+  /// The number of messages from outside this process's groups that were dropped.
   [[nodiscard]] std::uint64_t dropped_of_strangers() const { return strangers_.dropped(); }
-  /// Operations in flight, including those that only wait for the network to release their memory.
+  /// The number of operations in flight, including those that only wait for the network to release
+  /// their memory.
   [[nodiscard]] std::size_t under_way() const { return scheduler_.operations().size(); }
   void fail_everything(const Error& cause);
   /// Whether every member has heard of the failures that this process knows of; see FailureAcks.
   [[nodiscard]] bool all_have_heard() const { return failure_acks_.all_have_heard(); }
-  /// Sets why this process is about to leave, for the other ranks' errors; otherwise they quote the
-  /// error of its last operation, if that failed.
+  /// Sets the reason why this process is about to leave, which other ranks' errors quote. Without
+  /// it they quote the error of the last operation, if that failed.
   void set_last_words(std::string text) { last_words_ = std::move(text); }
   [[nodiscard]] std::string last_words() const {
     const std::string& text = last_words_.empty() ? failures_.last_error() : last_words_;
@@ -112,7 +116,7 @@ class Engine final : public transport::AddressBook {
   /// have answered.
   void say_goodbye() { membership_.say_goodbye(last_words()); }
   [[nodiscard]] bool farewell_said() const { return membership_.farewell_said(); }
-  /// After say_goodbye(): see Membership.
+  /// Valid after say_goodbye(); see Membership.
   [[nodiscard]] bool unaware_peer() const { return membership_.unaware_peer(); }
   [[nodiscard]] bool anyone_has_left() const { return membership_.anyone_has_left(); }
   /// Cancels posted receives; call step() until this returns true.
@@ -120,33 +124,33 @@ class Engine final : public transport::AddressBook {
   /// Force-closes the endpoints that still hold a request of an operation, or a notice.
   void give_up_pending();
 
-  /// Sets the function that makes a device current on this thread; called before a device's memory
-  /// is passed to the transport, when the device has changed.
+  /// Sets the function that makes a device current on this thread; it is called before a device's
+  /// memory is passed to the transport, if the device has changed.
   void use(std::function<void(Memory)> make_current) { make_current_ = std::move(make_current); }
 
-  // Called by the transport.
+  // The following is called by the transport.
   void look_up(transport::PeerId peer) override { inquiries_.look_up(peer); }
 
-  // Used by operations.
+  // The following are used by operations.
   [[nodiscard]] transport::Transport& transport() const { return transport_; }
   [[nodiscard]] const transport::Clock& clock() const { return clock_; }
   [[nodiscard]] Executor& executor() const { return executor_; }
   [[nodiscard]] BufferPool& pool() { return pool_; }
   /// Throws what the function of use() throws.
   void make_current(Memory memory);
-  /// Storage of finished operations, for reuse.
+  /// The storage of finished operations, kept for reuse.
   [[nodiscard]] std::vector<std::unique_ptr<OperationStorage>>& storages() { return storages_; }
   [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
   [[nodiscard]] FlowControl& flow_control() { return flow_control_; }
-  /// The observers of operations. They do not see the end of operations that the destructor ends.
+  /// The observers of operations. They are not notified of operations that the destructor ends.
   [[nodiscard]] Observers& observers() { return observers_; }
   void make_ready(std::coroutine_handle<> handle, Operation& operation) {
     scheduler_.make_ready(handle, operation);
   }
-  /// A serial number for a point-to-point message. One counter for all groups, so that a late
-  /// withdrawal cannot match a message of the next group with the same number.
+  /// Returns a serial number for a point-to-point message. All groups share one counter, so that a
+  /// late withdrawal cannot match a message of the next group with the same number.
   [[nodiscard]] std::uint32_t take_serial() { return next_serial_++; }
-  /// A number for an operation, unique in this engine.
+  /// Returns a number for an operation, unique in this engine.
   [[nodiscard]] std::uint64_t take_number() { return next_number_++; }
   [[nodiscard]] bool has_left(transport::PeerId peer) const { return membership_.has_left(peer); }
   [[nodiscard]] const std::string& last_words(transport::PeerId peer) const {
@@ -154,8 +158,8 @@ class Engine final : public transport::AddressBook {
   }
   /// See Membership.
   void contact(transport::PeerId peer) { membership_.contact(peer); }
-  /// Whether the request has been sent, or its endpoint has ended, and it is not known yet whether
-  /// the peer is alive, has left or has died. In a job with a secret also whether a message was
+  /// Whether the request has been sent, or its endpoint has ended, and it is not yet known whether
+  /// the peer is alive, has left or has died. In a job with a secret, also true if a message was
   /// received from a peer that has not proved that it knows the secret.
   [[nodiscard]] bool in_doubt(const transport::Request& request) const;
   /// Checks for a message from any sender in every step, in call order.
@@ -178,7 +182,7 @@ class Engine final : public transport::AddressBook {
   bool handle_failures();
   bool handle_notices();
   void handle(transport::PeerId from, const Notice& notice);
-  /// Passes the notice to its group, or to what is kept for future groups.
+  /// Passes the notice to its group, or keeps it for a future group.
   void hand_on(transport::PeerId from, const Notice& notice);
   void handle_hello(transport::PeerId from, const std::string& address);
   void peer_answered(transport::PeerId peer);
@@ -196,7 +200,8 @@ class Engine final : public transport::AddressBook {
   std::function<void(Memory)> make_current_;
   Memory current_;
 
-  // Each part knows those above it; operations, owned by the scheduler, return memory to the pools.
+  // Each part knows the parts above it. The scheduler owns operations, which return memory to the
+  // pools.
   BufferPool pool_;
   std::vector<std::unique_ptr<OperationStorage>> storages_;
   Meter meter_;

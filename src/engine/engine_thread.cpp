@@ -18,27 +18,28 @@ using transport::TimePoint;
 /// How long to poll for messages, yielding the core each time, before sleeping on the transport's
 /// descriptor. It polls only while that pays (polling.hpp).
 constexpr Duration kSpin = std::chrono::microseconds(50);
-/// In the middle of a long message every packet would wake the engine. Instead, it sleeps for a
-/// fraction of the time that the message has taken so far. This delays the message's end by half of
-/// that on average, and frees the cores for other processes (docs/performance.md).
+/// In the middle of a long message, every packet would wake the engine. Instead, the engine sleeps
+/// for a fraction of the time that the message has taken so far. This delays the message's end by
+/// half of the sleep on average, and frees the cores for other processes (docs/performance.md).
 constexpr int kRestShare = 8;
 constexpr Duration kShortestRest = std::chrono::microseconds(10);
 constexpr Duration kLongestRest = std::chrono::microseconds(500);
-/// Never sleep longer than this, as UCX has missed wake-ups.
+/// Never sleep longer than this, because UCX has missed wake-ups.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
-/// Nanoseconds by which the kernel may prolong a sleep: its default of 50 us is longer than most
-/// rests.
+/// Nanoseconds by which the kernel may prolong a sleep. Its default of 50 us is longer than most
+/// sleeps here.
 constexpr unsigned long kTimerSlack = 1000;
 constexpr Duration kCloseBound = std::chrono::seconds(2);
-/// Limits telling the directory that this process leaves.
+/// The time limit for telling the directory that this process leaves.
 constexpr Duration kAnnounceBound = std::chrono::seconds(2);
 
 /// A job at its gate has exchanged everything, so no peer waits for it, and only threads of this
-/// process may still report parts. If two looks, so far apart, find nothing else in a group that is
-/// being destroyed, those parts never come: a backward has broken off.
+/// process may still report parts. If two checks, this far apart, find nothing else in a group that
+/// is being destroyed, those parts will never come, because a backward was aborted.
 constexpr Duration kLookAtGates = std::chrono::milliseconds(100);
 
-/// The least time for goodbyes, whatever the earlier steps took: most are already under way.
+/// The minimum time for goodbyes, however long the earlier steps took. Most goodbyes are already
+/// under way.
 constexpr Duration kLeastFarewell = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -177,8 +178,8 @@ void EngineThread::announce_departure(const void* directory, Announce announce) 
   announcements_.emplace_back(directory, std::move(announce));
 }
 
-/// For peers that contact this process from now on. It comes last, as its readers expect nothing
-/// more of what this process has sent.
+/// Informs peers that contact this process from now on. It comes last because its readers expect no
+/// more of the messages that this process has sent.
 void EngineThread::announce() {
   if (announcements_.empty() || !engine_->unaware_peer()) {
     return;
@@ -215,8 +216,8 @@ void EngineThread::leave() {
   const auto released = [this] { return engine_->stop_listening() && engine_->under_way() == 0; };
   step_until(released, kCloseBound);
   if (!released()) {
-    // A stopped or dead peer may still hold a message of ours, and the transport closes only when
-    // there are none.
+    // A stopped or dead peer may still hold a message of this process, and the transport closes
+    // only when there are none left.
     engine_->give_up_pending();
     step_until(released, kCloseBound);
   }

@@ -20,8 +20,8 @@ namespace gtopk::engine {
 
 class EngineThread {
  public:
-  /// Calls `make` on the engine thread, the only one to use the transport. Rethrows its exceptions.
-  /// key: null if the job has no secret.
+  /// Calls `make` on the engine thread, which is the only one to use the transport. Rethrows its
+  /// exceptions. `key` is null if the job has no secret.
   explicit EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make,
                         std::shared_ptr<const transport::JobKey> key = nullptr);
   EngineThread(const EngineThread&) = delete;
@@ -33,34 +33,35 @@ class EngineThread {
   ~EngineThread();
 
   [[nodiscard]] Engine& engine() const { return *engine_; }
-  /// Transport::address(), card(), self() and describe(), cached.
+  /// Cached results of Transport::address(), card(), self() and describe().
   [[nodiscard]] const std::string& address() const { return address_; }
   [[nodiscard]] const std::string& card() const { return card_; }
   [[nodiscard]] const transport::PeerInfo& self() const { return self_; }
   [[nodiscard]] const std::string& description() const { return description_; }
 
   /// Whether a thread that waits for an operation should poll for a moment before it sleeps, as the
-  /// engine thread does now. Any thread.
+  /// engine thread currently does. May be called on any thread.
   [[nodiscard]] bool polling_pays() const { return polling_.pays(); }
 
   /// Runs `work` on the engine thread and waits until it ends; rethrows its exception.
   void call(const std::function<void()>& work);
 
   static constexpr std::size_t kMostDirectories = 8;
-  /// How this process has left.
+  /// The way in which this process has left.
   struct Departure {
     std::string last_words;
     bool first = true;  ///< no peer has left before
   };
   using Announce = std::function<void(const Departure&)>;
 
-  /// Call on the engine thread. `announce` is called when this process leaves, on a thread that may
-  /// block, unless every peer has left before or was notified. It replaces an earlier one for that
-  /// `directory`. Beyond kMostDirectories, the oldest is dropped.
+  /// Must be called on the engine thread. When this process leaves, `announce` is called on a
+  /// thread that may block, unless every peer has left before or was notified. It replaces an
+  /// earlier `announce` for that `directory`. Beyond kMostDirectories, the oldest is dropped.
   void announce_departure(const void* directory, Announce announce);
 
-  /// Waits until the group is idle, for at most `patience`, which stuck groups share, and not for
-  /// gates that this process does not decide in the meantime. Never call it on the engine thread.
+  /// Waits until the group is idle, for at most `patience`, which stuck groups share. It does not
+  /// wait for gates that this process leaves undecided in the meantime. Never call it on the engine
+  /// thread.
   void let_end(const std::shared_ptr<Group>& group);
 
   /// How long let_end() and the destructor wait, together if one follows the other, for operations
@@ -73,10 +74,10 @@ class EngineThread {
   void announce();
   /// Calls step() until `done` returns true or `at_most` has passed.
   void step_until(const std::function<bool()>& done, transport::Duration at_most);
-  /// One step, and a pause if there was nothing to do. `worked`: when there last was work.
+  /// Runs one step, and pauses if there was nothing to do. `worked` is the time of the last work.
   void advance(transport::TimePoint& worked);
   void idle(transport::TimePoint worked);
-  /// Ends polling begun by idle(), if any. `found`: whether it ends because there is work.
+  /// Ends polling begun by idle(), if any. `found` tells whether it ends because there is work.
   void end_look(bool found);
 
   // Members are destroyed from last to first: the thread is joined, then running jobs end, then the
@@ -93,7 +94,7 @@ class EngineThread {
   std::string description_;
   SharedDeadline shared_deadline_;
   Polling polling_;
-  // Engine thread only.
+  // The following is used only on the engine thread.
   std::optional<transport::TimePoint> looking_since_;
   bool ending_ = false;
   std::thread thread_;

@@ -11,19 +11,19 @@ namespace gtopk::engine {
 
 /// Shared by an ExternalWork, its operation, and the thread that does the work.
 struct ExternalWorkState {
-  /// Engine thread only.
+  /// Used only on the engine thread.
   bool done = false;
   bool awaited = false;
   std::exception_ptr error;
 
-  /// Null once the operation has been destroyed; the engine may be destroyed, too.
+  /// Null once the operation has been destroyed; the engine may be destroyed by then, too.
   Operation* operation = nullptr;
   std::mutex mutex;  // guards the pointer
 };
 
 namespace {
 
-/// Call on the engine's thread.
+/// Must be called on the engine's thread.
 void end(ExternalWorkState& external_work, Operation& operation, std::exception_ptr error) {
   external_work.done = true;
   external_work.error = std::move(error);

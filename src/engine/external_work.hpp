@@ -1,5 +1,5 @@
-// Engine: work that is done outside the engine, for example by a device. It begins at once, and is
-// awaited like a message. Its worker calls back, on any thread.
+// Engine: work that is done outside the engine, for example by a device. It begins at once and is
+// awaited like a message. Its worker may call back on any thread.
 //
 //   ExternalWork finding(group, [&](ExternalWork::Done done) { device.find(std::move(done)); });
 //   ... other messages ...
@@ -15,17 +15,17 @@
 
 namespace gtopk::engine {
 
-/// Awaiting ends when the work is done, and rethrows its error; or when the operation fails. In any
-/// case the operation, and so the caller's memory, lives until the work is done. Only one at a time
-/// may be awaited.
+/// Awaiting ends when the work is done, and rethrows its error, or when the operation fails. In
+/// either case the operation, and so the caller's memory, lives until the work is done. Only one
+/// object may be awaited at a time.
 class [[nodiscard]] ExternalWork {
  public:
-  /// To be called once, with null or with the reason why the work was not done. After the engine's
-  /// end it does nothing.
+  /// Must be called once, with null or with the reason why the work was not done. It does nothing
+  /// after the engine has ended.
   using Done = std::function<void(std::exception_ptr)>;
 
-  /// `begin` must not block, and may call its argument at once. Rethrows its exceptions, or throws
-  /// the cause if the operation has failed.
+  /// Calls `begin`, which must not block and may call its argument at once. Rethrows its
+  /// exceptions, or throws the cause if the operation has failed.
   ExternalWork(GroupView& group, const std::function<void(Done)>& begin);
   ExternalWork(const ExternalWork&) = delete;
   ExternalWork& operator=(const ExternalWork&) = delete;

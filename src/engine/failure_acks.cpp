@@ -55,7 +55,7 @@ void FailureAcks::heard(PeerId from, const Notice& notice) {
   Failure& failure = found_or_made(notice.group, number);
   failure.tellers.insert(from);
   failure.unanswered.erase(from);
-  if (!failure.told.contains(from)) {  // otherwise that was the answer
+  if (!failure.told.contains(from)) {  // otherwise this notice was the answer
     membership_.tell_peer(
         from, {NoticeKind::kHeard, notice.error, notice.answer_group, number, {}, notice.group});
   }
@@ -96,7 +96,7 @@ void FailureAcks::settle(Failure& failure) {
     return membership_.has_left(peer) || !transport_.connected(peer);
   };
   if (!failure.told_here) {
-    // A teller that is gone has told all members, or has waited in vain; its kAllHeard will not
+    // A teller that is gone has told all members or has waited in vain, so its kAllHeard will not
     // come.
     failure.known = std::ranges::any_of(failure.tellers, gone);
     return;

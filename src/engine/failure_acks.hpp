@@ -1,7 +1,7 @@
 // Engine: which failures every member of their group has heard of. A rank that tells all members
-// gets an answer from each of them, and then tells them that all have heard. Until then, or kBound,
-// no member says goodbye: those that have not heard yet would only see a rank end, and take that
-// for the cause.
+// gets an answer from each of them, and then tells them that all have heard. Until then, or for
+// kBound, no member says goodbye: members that have not heard yet would only see a rank end, and
+// take that for the cause.
 #pragma once
 
 #include <cstdint>
@@ -32,23 +32,23 @@ class FailureAcks {
   void heard(transport::PeerId from, const Notice& notice);
   /// Handles kHeard and kAllHeard.
   void handle(transport::PeerId from, const Notice& notice);
-  /// The number now belongs to a new group.
+  /// Must be called when the number belongs to a new group.
   void forget_group(std::uint32_t id);
 
-  /// Tells members if the last answer has come, or will not, and stops waiting for those that have
-  /// left or cannot be reached. To be called in every step.
+  /// Tells members once the last answer has come or cannot come, and stops waiting for members that
+  /// have left or cannot be reached. Must be called in every step.
   void settle();
   /// Whether this process may leave.
   [[nodiscard]] bool all_have_heard() const;
 
  private:
   struct Failure {
-    std::uint32_t group;   ///< this process's number for it
-    std::uint64_t number;  ///< as in kHeard
+    std::uint32_t group;   ///< this process's number for the group
+    std::uint64_t number;  ///< the collective's number, as in kHeard
     transport::TimePoint since;
     bool told_here = false;  ///< whether this process has told all members
     bool known = false;      ///< all members have heard
-    /// Peers that this process told, and the group's number there.
+    /// Peers that this process told, with the group's number there.
     std::map<transport::PeerId, std::uint32_t> told;
     std::set<transport::PeerId> unanswered;
     std::set<transport::PeerId> tellers;
@@ -61,7 +61,7 @@ class FailureAcks {
   const transport::Transport& transport_;
   const transport::Clock& clock_;
   Membership& membership_;
-  std::vector<Failure> failures_;  ///< those of the last kBound
+  std::vector<Failure> failures_;  ///< failures of the last kBound
 };
 
 }  // namespace gtopk::engine

@@ -9,7 +9,8 @@ namespace {
 
 using transport::PeerId;
 
-/// How long a notice is kept for a group that has not been made here yet, but by its other members.
+/// How long a notice is kept for a group that other members have already made but this process has
+/// not.
 constexpr transport::Duration kEarlyBound = std::chrono::seconds(60);
 
 }  // namespace
@@ -159,7 +160,7 @@ void Failures::handle_abort(Group& group, PeerId from, const Notice& notice) {
 
 void Failures::handle_ask(Group& group, PeerId from, const Notice& notice) {
   const Operation* const operation = Scheduler::running(group, notice.sequence);
-  // The rank that failed it has said so, or was told by a rank that told all members.
+  // The rank that failed the operation has said so, or was told by a rank that told all members.
   if (group.failure ||
       (operation != nullptr ? operation->cause().has_value()
                             : stale_.has_collective(group.id(), notice.sequence))) {
@@ -173,8 +174,8 @@ void Failures::handle_ask(Group& group, PeerId from, const Notice& notice) {
 
 void Failures::handle_early(PeerId from, const Notice& notice) {
   const transport::TimePoint now = clock_.now();
-  const bool gone = groups_.find(notice.group) == nullptr;  // otherwise it concerns an earlier
-                                                            // group
+  // If the group exists, the notice concerns an earlier group with its number.
+  const bool gone = groups_.find(notice.group) == nullptr;
   const bool joining = gone && groups_.taken(notice.group);
   std::erase_if(early_, [&](const Early& early) { return now - early.came >= kEarlyBound; });
   switch (notice.kind) {
@@ -183,7 +184,8 @@ void Failures::handle_early(PeerId from, const Notice& notice) {
           from, {NoticeKind::kReply, ErrorKind::kTimeout, notice.answer_group, notice.sequence,
                  "has destroyed the group or not made it yet", notice.group});
       return;
-    // Messages of it may have arrived, and their senders may wait until they are received.
+    // Messages of the operation may have arrived, and their senders may wait until they are
+    // received.
     case NoticeKind::kAbort:
       if (gone) {
         stale_.add_collective(notice.group, notice.sequence, now);
@@ -256,14 +258,16 @@ void Failures::withdraw(Group& group, const Transfer& transfer) {
 void Failures::handle_withdrawal(Group& group, const Withdrawal& withdrawal) {
   const transport::Tag header =
       transport::point_to_point_tag(group.id(), withdrawal.source, withdrawal.tag);
-  // What was sent before the notice has come before it: what does not lie there, a receive has
-  // matched. It arrives, as its sender keeps the memory until then.
+  // Messages that were sent before the notice have arrived before it, so if the header is not
+  // there, a receive has matched it. Its payload arrives, because the sender keeps the memory until
+  // then.
   if (!group.has_header(header, transport_)) {
     return;
   }
   const transport::Tag payload =
       transport::payload_tag(group.id(), withdrawal.source, withdrawal.serial);
-  // The header may be of a later message. And a receive that failed discards the payload itself.
+  // The header may belong to a later message. Also, a receive that failed discards the payload
+  // itself.
   const bool apart = !withdrawal.held && withdrawal.apart != 0;
   if (apart && (!transport_.lies_there(payload) || stale_.has_payload(group.id(), payload))) {
     return;
@@ -313,7 +317,7 @@ bool Failures::fail_deserted() {
   return true;
 }
 
-/// Their senders may wait until they are received.
+/// Discards messages on arrival, because their senders may wait until they are received.
 void Failures::discard_when_it_comes(const Group& group, std::uint64_t sequence) {
   stale_.add_collective(group.id(), sequence, clock_.now());
 }

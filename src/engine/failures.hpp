@@ -1,6 +1,6 @@
-// Engine: what happens when a rank dies, fails or calls something else. Every waiting rank gets an
-// error with the same cause, and the failed operation's messages are removed from the network.
-// probes.hpp handles what only timeouts reveal.
+// Engine: handles ranks that die, fail or call something else. Every waiting rank gets an error
+// with the same cause, and the failed operation's messages are removed from the network. probes.hpp
+// handles failures that only timeouts reveal.
 #pragma once
 
 #include <cstdint>
@@ -47,11 +47,11 @@ class Failures {
 
   /// Handles kAbort, kGroupFailure, kAsk, kCall, kWithdraw.
   void handle(Group& group, transport::PeerId from, const Notice& notice);
-  /// Handles a notice for a group that does not exist here, yet or any longer.
+  /// Handles a notice for a group that does not exist here, yet or any more.
   void handle_early(transport::PeerId from, const Notice& notice);
   /// Takes the notices that arrived before their group existed.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take_early();
-  /// The number now belongs to a new group.
+  /// Must be called when the number belongs to a new group.
   void forget_group(std::uint32_t id);
 
   /// The operation has a truncated message; ask_questions() asks its sender what it called.
@@ -62,11 +62,11 @@ class Failures {
   void is_deserted(Operation& operation, std::uint32_t rank) {
     deserted_.emplace_back(&operation, rank);
   }
-  /// Returns whether there were any.
+  /// Fails deserted operations; returns whether there were any.
   bool fail_deserted();
 
  private:
-  /// A notice for a group that does not exist here yet.
+  /// A notice for a group that this process has not made yet.
   struct Early {
     transport::PeerId from;
     Notice notice;

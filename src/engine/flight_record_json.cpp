@@ -1,5 +1,5 @@
 // Engine: a flight record as JSON, for people, scripts, and tools that know PyTorch's flight
-// recorder; fields that both have carry PyTorch's names.
+// recorder; fields that exist in both have PyTorch's names.
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The version of our fields, not of PyTorch's recorder.
+/// The version of gtopk's fields, not of PyTorch's recorder.
 constexpr const char* kVersion = "gtopk 1";
 
 std::int64_t nanoseconds(transport::TimePoint time, transport::Duration wall) {
@@ -43,7 +43,7 @@ std::string state_of(const FlightEntry& entry) {
   return entry.started ? "started" : "scheduled";
 }
 
-/// Bytes per element of the type with that name; 1 if there is none.
+/// Bytes per element of the type with that name; 1 if there is no such type.
 std::uint64_t element_bytes(std::string_view name) {
   std::uint64_t bytes = 1;
   std::apply(
@@ -54,7 +54,7 @@ std::uint64_t element_bytes(std::string_view name) {
   return bytes;
 }
 
-/// Numbers of elements, if the agreement has them.
+/// The numbers of elements, if the agreement has them.
 std::vector<std::uint64_t> elements_of(const Agreement& agreement) {
   std::vector<std::uint64_t> elements = agreement.numbers_of("d");
   if (!elements.empty()) {
@@ -102,7 +102,7 @@ Json json_of(const FlightEntry& entry, transport::Duration wall) {
   return json;
 }
 
-/// The newest remembered collective of a group in each state, or -1.
+/// The number of the newest recorded collective of a group in each state, or -1.
 struct Latest {
   std::int64_t enqueued = -1;
   std::int64_t started = -1;

@@ -28,7 +28,7 @@ void FlightRecorder::queued(const OperationEvent& event) {
   }
   const std::size_t place = (event.number - *first_) % capacity_;
   if (place >= ring_.size()) {
-    ring_.resize(place + 1);  // within the reserved capacity
+    ring_.resize(place + 1);  // stays within the reserved capacity
   }
   FlightEntry& entry = ring_[place];
   entry.number = event.number;

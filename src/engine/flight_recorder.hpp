@@ -1,6 +1,6 @@
 // Engine: the observer that records the last operations of a process: which were called, which ran,
-// which ended and how. It is read when something goes wrong: on a timeout, by a signal, or by a
-// call.
+// which ended and how. The record is read when something goes wrong: on a timeout, by a signal, or
+// by a call.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@
 
 namespace gtopk::engine {
 
-/// A text of bounded length, written without allocating; longer ones are truncated.
+/// A text of bounded length, written without allocating; longer texts are truncated.
 template <std::size_t Most>
 class BoundedText {
  public:
@@ -40,7 +40,7 @@ struct FlightEntry {
   BoundedText<64> name;
   Agreement agreement;
   std::uint64_t bytes = 0;
-  std::uint64_t sequence = 0;  ///< for a message: its number among those recorded in this process
+  std::uint64_t sequence = 0;  ///< for a message: its number among recorded messages
   bool point_to_point = false;
   transport::Duration timeout{};
   transport::TimePoint queued{};
@@ -66,12 +66,13 @@ class FlightRecorder final : public Observer {
   [[nodiscard]] std::vector<FlightEntry> entries() const;
 
  private:
-  /// Null if it was overwritten, or is older than the recorder. Called with mutex_ held.
+  /// Returns null if the entry was overwritten or is older than the recorder. Must be called with
+  /// mutex_ held.
   [[nodiscard]] FlightEntry* find(const OperationEvent& event);
 
   const std::size_t capacity_;
   const std::function<void()> failed_;
-  mutable std::mutex mutex_;  // held while the ring is copied
+  mutable std::mutex mutex_;  // also held while the ring is copied
   /// Operation n is at n modulo capacity_, counted from the first one seen.
   std::vector<FlightEntry> ring_;
   std::optional<std::uint64_t> first_;
@@ -79,7 +80,7 @@ class FlightRecorder final : public Observer {
 };
 
 /// Converts entries to JSON, with the field names of PyTorch's flight recorder where they fit
-/// (docs/flight_recorder.md). wall: the offset from a time point to the time since 1970.
+/// (docs/flight_recorder.md). `wall` is the offset from a time point to the time since 1970.
 [[nodiscard]] std::string json_of(const std::vector<FlightEntry>& entries,
                                   transport::Duration wall);
 

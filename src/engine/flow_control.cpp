@@ -23,7 +23,7 @@ using transport::Status;
 
 constexpr std::uint64_t cost_of(std::uint64_t bytes) { return FlowControl::kPerMessage + bytes; }
 
-/// Whether its operation has failed.
+/// Whether the message's operation has failed.
 bool is_withdrawn(const MessageSlot& slot) {
   const Operation& operation = *slot.operation;
   return operation.cause().has_value() || operation.state == Operation::State::kLingering;
@@ -45,7 +45,7 @@ std::uint64_t FlowControl::charge(Group& group, std::uint32_t to, std::uint64_t 
 void FlowControl::returned(Group& group, std::uint32_t by, std::uint64_t bytes) {
   std::uint64_t& ahead = group.credits[by].ahead;
   ahead -= std::min(ahead, bytes);
-  // The receiver seems to receive them in this order.
+  // The receiver seems to receive the messages in this order.
   const auto is_for_it = [&](AllHeld::iterator held) {
     return held != held_.end() && std::get<0>(held->first) == &group &&
            std::get<1>(held->first) == by;
@@ -102,7 +102,7 @@ void FlowControl::clear(const std::shared_ptr<Group>& group, std::uint32_t from,
     return;
   }
   if (membership_.has_left(group->peer(from))) {
-    return;  // its receive ends, too
+    return;  // the receive ends, too
   }
   const bool joins = clearances_.group == group && clearances_.sender == from &&
                      clearances_.serials.size() + sizeof serial <= Notice::kMaxText;
@@ -142,9 +142,9 @@ void FlowControl::handle(Group& group, std::uint32_t from, const Notice& notice)
 void FlowControl::cleared(Group& group, std::uint32_t by, std::uint32_t serial) {
   const auto held = held_.find({&group, by, serial});
   if (held == held_.end()) {
-    return;  // it has been sent, or dropped with its group or its receiver's connection
+    return;  // the message has been sent, or dropped with its group or its receiver's connection
   }
-  group.credits[by].ahead += cost_of(held->second.payload.size());  // like any other on its way
+  group.credits[by].ahead += cost_of(held->second.payload.size());  // it now counts as sent ahead
   post(held);
 }
 

@@ -30,21 +30,23 @@ namespace gtopk::engine {
 class FlowControl {
  public:
   static constexpr std::uint64_t kDefaultWindow = std::uint64_t{16} << 20U;
-  /// What a message counts in addition to its payload: what the receiver's network layer keeps for
-  /// it.
+  /// The bytes that a message counts in addition to its payload, for what the receiver's network
+  /// layer keeps for it.
   static constexpr std::uint64_t kPerMessage = 1024;
 
   explicit FlowControl(Membership& membership) : membership_(membership) {}
 
-  /// The window for what this process sends to each member of each group. 0: nothing is sent ahead.
+  /// Sets the window for messages from this process to each member of each group. With 0, nothing
+  /// is sent ahead.
   void set_window(std::uint64_t bytes) { window_ = bytes; }
   [[nodiscard]] std::uint64_t window() const { return window_; }
 
-  // Used by a sender.
-  /// The bytes that such a message counts from now on; 0 if it may not be sent ahead. One message
-  /// of any length may be sent if nothing else is ahead of its receive.
+  // The following are used by a sender.
+  /// Returns the bytes that such a message counts from now on, or 0 if it may not be sent ahead.
+  /// One message of any length may be sent if nothing else is ahead of its receive.
   [[nodiscard]] std::uint64_t charge(Group& group, std::uint32_t to, std::uint64_t bytes) const;
-  /// Posts that message of the slot's operation later. The slot is pending from now on.
+  /// Holds that message of the slot's operation, to be posted later. The slot is pending from now
+  /// on.
   void hold(MessageSlot& slot, std::uint32_t serial, transport::Tag tag, ConstBytes payload);
   [[nodiscard]] bool holds(const Group& group, std::uint32_t to, std::uint32_t serial) const {
     return held_.contains({&group, to, serial});
@@ -52,35 +54,36 @@ class FlowControl {
   /// A request of the operation has ended. If it was the header of its message and was not sent,
   /// the message has never left.
   void ended(Operation& operation, const transport::Request& request);
-  /// The receiver will never hear of the operation's message, which ends here if it is held. Its
-  /// bytes are returned in settle(), as requests may end inside the transport.
+  /// Must be called if the receiver will never hear of the operation's message; a held message ends
+  /// here. Its bytes are returned in settle(), because requests may end inside the transport.
   void never_left(Operation& operation);
-  /// Returns whether there was anything to return.
+  /// Returns the bytes of messages that never left; the result tells whether there were any.
   bool settle();
   /// Ends a held message that was withdrawn; its header counts until a receive skips it.
   void drop(Group& group, std::uint32_t to, std::uint32_t serial);
-  /// These bytes no longer count: receives have matched them, or the receiver discards them.
+  /// Stops counting these bytes, which receives have matched or the receiver discards.
   void returned(Group& group, std::uint32_t by, std::uint64_t bytes);
-  /// The same for all messages of a group that has failed.
+  /// Does the same for all messages of a group that has failed.
   void drop_group(const Group& group);
-  /// The peer will clear nothing more, as its connection has ended.
+  /// Drops messages held for a peer that will clear nothing more because its connection has ended.
   void drop_peer(transport::PeerId peer);
-  /// The same for a peer that has left in order, which is then the cause in the operations' errors.
+  /// Does the same for a peer that has left in order; the operations' errors then name this as the
+  /// cause.
   void peer_left(transport::PeerId peer);
   [[nodiscard]] std::size_t held() const { return held_.size(); }
 
-  // Used by a receiver.
-  /// A receive has matched or skipped a message of a sender with that window, or with
-  /// kUnknownWindow. If the message is held, call this after clear(), so that it counts there by
-  /// then.
+  // The following are used by a receiver.
+  /// Must be called when a receive has matched or skipped a message of a sender with that window,
+  /// or with kUnknownWindow. If the message is held, call this after clear(), so that the sender
+  /// already counts it.
   static constexpr std::uint64_t kUnknownWindow = 1;
   void matched(Group& group, std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
-  /// No receive will match the payload, sent separately from its header, of a withdrawn message.
-  /// The header counts until a receive skips it.
+  /// Must be called if no receive will match the payload of a withdrawn message that was sent
+  /// separately from its header. The header counts until a receive skips it.
   void discarded(Group& group, std::uint32_t from, std::uint64_t bytes) {
     owe(group, from, bytes, kUnknownWindow);
   }
-  /// A receive has matched the header of a held message, and awaits its payload.
+  /// Must be called when a receive has matched the header of a held message and awaits its payload.
   void clear(const std::shared_ptr<Group>& group, std::uint32_t from, std::uint32_t serial);
   /// Sends clearances that were held back to be sent together.
   void flush();
@@ -124,13 +127,13 @@ class FlowControl {
 
   Membership& membership_;
   std::uint64_t window_ = kDefaultWindow;
-  AllHeld held_;  ///< those for one receiver in call order
+  AllHeld held_;  ///< messages for one receiver are in call order
   Clearances clearances_;
   std::vector<Lost> lost_;
 };
 
-/// GTOPK_SEND_WINDOW, or the default. Throws Error{kInvalidArgument} if it is not a number of
-/// bytes.
+/// Returns GTOPK_SEND_WINDOW, or the default. Throws Error{kInvalidArgument} if it is not a number
+/// of bytes.
 [[nodiscard]] std::uint64_t send_window_of_environment();
 
 }  // namespace gtopk::engine

@@ -37,7 +37,7 @@ std::optional<bool> Gate::verdict() const {
   return verdict_;
 }
 
-/// Called with the lock held, so that no waiter is running when forget() returns.
+/// Calls the waiters with the lock held, so that none is running when forget() returns.
 void Gate::decide(bool happened) {
   verdict_ = happened;
   for (const std::function<void()>& waiter : waiters_) {

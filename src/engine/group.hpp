@@ -1,5 +1,5 @@
 // Engine: a set of ranks that run collectives together, as one process sees it. It knows its
-// members, what is in flight and why it failed; it knows no algorithm.
+// members, what is in flight and why it failed, but no algorithm.
 #pragma once
 
 #include <cstddef>
@@ -31,30 +31,31 @@ class Operation;
 
 struct GroupSpec {
   std::string name;
-  std::uint32_t rank = 0;          ///< of this process
-  std::vector<std::string> cards;  ///< Transport::card() or address() of every member, by rank
-  /// The number that each member has for the group (its Engine::reserve_group_id()), by rank.
+  std::uint32_t rank = 0;          ///< this process's rank
+  std::vector<std::string> cards;  ///< Transport::card() or address() of each member, by rank
+  /// The number that each member uses for the group (its Engine::reserve_group_id()), indexed by
+  /// rank.
   std::vector<std::uint32_t> ids;
-  /// Finds a member's address, or that it has left; called on a thread that may block. Throws. May
-  /// be empty if cards are addresses.
+  /// Finds a member's address, or that it has left. It is called on a thread that may block, and
+  /// may throw. It may be empty if cards are addresses.
   std::function<PeerRecord(std::uint32_t rank, const std::stop_token& stop)> find_peer;
-  /// The name of each member's host, by rank; if empty, each is on a host of its own.
+  /// The name of each member's host, indexed by rank. If empty, each member is on its own host.
   std::vector<std::string> hosts{};
 };
 
 /// A group's identity, for records that outlive it.
 struct GroupIdentity {
   std::string name;
-  std::uint32_t rank = 0;            ///< of this process
-  std::vector<std::string> members;  ///< "rank 3 (host node7, pid 4711)", by rank
+  std::uint32_t rank = 0;            ///< this process's rank
+  std::vector<std::string> members;  ///< such as "rank 3 (host node7, pid 4711)", indexed by rank
 };
 
-/// Engine thread only, except the constant part and the metrics.
+/// A group. It is used only on the engine thread, except for the constant part and the metrics.
 class Group {
  public:
   Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport);
 
-  /// This process's number for the group, which others use in tags of messages to it.
+  /// This process's number for the group, which other ranks use in tags of messages to it.
   [[nodiscard]] std::uint32_t id() const { return ids_[rank()]; }
   /// That rank's number for the group, for tags and notices sent to it.
   [[nodiscard]] std::uint32_t id_at(std::uint32_t rank) const { return ids_[rank]; }
@@ -63,7 +64,7 @@ class Group {
   [[nodiscard]] std::uint32_t rank() const { return identity_->rank; }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
   [[nodiscard]] transport::PeerId peer(std::uint32_t rank) const { return peers_.at(rank); }
-  /// "rank 3 (host node7, pid 4711)"
+  /// A member's description: "rank 3 (host node7, pid 4711)".
   [[nodiscard]] const std::string& member(std::uint32_t rank) const {
     return identity_->members.at(rank);
   }
@@ -72,37 +73,37 @@ class Group {
 
   Metrics metrics;
 
-  // Engine thread only, from here on.
+  // Everything from here on is used only on the engine thread.
 
-  /// Collectives submitted to the engine so far.
+  /// The number of collectives submitted to the engine so far.
   [[nodiscard]] std::uint64_t arrived() const { return arrived_; }
-  /// Running operations.
+  /// The number of running operations.
   [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
   /// The last operation that started: "all_reduce #17", or empty.
   [[nodiscard]] std::string last_operation() const;
 
-  // Used by Failures.
+  // The following are used by Failures.
 
-  /// Set once the group has failed.
+  /// The group's error, once it has failed.
   std::optional<Error> failure;
   /// Collectives aborted by a peer before this rank called them, by sequence number.
   std::map<std::uint64_t, Error> aborted;
   /// Messages withdrawn by their senders that no receive has matched yet, by the header's tag and
-  /// the serial number. One that was sent before what a receive of that tag has matched is gone.
+  /// the serial number. A message sent before one that a receive of that tag has matched is no
+  /// longer listed.
   std::set<std::pair<transport::Tag, std::uint32_t>> withdrawn;
-  /// Headers, with what came with them, that have come to a receive which had failed: the next
-  /// receive's; by tag.
+  /// Headers, and any payload sent with them, that arrived at a receive that had failed. They
+  /// belong to the next receive of the same tag.
   std::map<transport::Tag, std::vector<std::byte>> unread;
   /// Whether there is a header with that tag that no receive has matched.
   [[nodiscard]] bool has_header(transport::Tag header, transport::Transport& transport) const {
     return unread.contains(header) || transport.lies_there(header);
   }
 
-  // Used by FlowControl; by rank.
+  // The following is used by FlowControl, indexed by rank.
   struct Credit {
-    std::uint64_t ahead = 0;    ///< bytes sent there, not known to have been matched by a receive
-    std::uint64_t matched = 0;  ///< bytes from there, matched or discarded here, but not returned
-                                ///< yet
+    std::uint64_t ahead = 0;    ///< bytes sent to the rank that no receive is known to have matched
+    std::uint64_t matched = 0;  ///< bytes from the rank, matched or discarded, not returned
   };
   std::vector<Credit> credits;
 
@@ -118,15 +119,15 @@ class Group {
   HostMap hosts_;
 
   friend class Scheduler;
-  /// The number of collectives so far: the first is 1, as in torch.
+  /// The number of collectives so far. The first one has number 1, as in torch.
   std::uint64_t called_ = 0;  // guarded by the queue's mutex
   std::uint64_t arrived_ = 0;
   std::uint32_t in_flight_ = 0;
-  /// Running collectives, by sequence number.
+  /// Running collectives, keyed by sequence number.
   std::map<std::uint64_t, Operation*> running_;
-  /// How many of them are waiting at a gate.
+  /// The number of running collectives that are waiting at a gate.
   std::size_t at_gate_ = 0;
-  /// Operations waiting for a place in flight.
+  /// Operations waiting to be put in flight.
   std::deque<std::unique_ptr<Operation>> waiting_;
   /// Operations whose input is still being copied, by number.
   std::map<std::uint64_t, std::unique_ptr<AwaitedInput>> inputs_;

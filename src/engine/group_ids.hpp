@@ -1,5 +1,5 @@
 // Engine: the numbers by which this process identifies its groups in tags. Each process assigns its
-// own; the others learn them when the group meets.
+// own numbers; other processes learn them when the group meets.
 #pragma once
 
 #include <bitset>
@@ -13,8 +13,8 @@ namespace gtopk::engine {
 
 class GroupIds {
  public:
-  /// A free number, assigned cyclically so that it is reused as late as possible; nullopt if all
-  /// are taken.
+  /// Takes a free number. Numbers are assigned cyclically, so that each is reused as late as
+  /// possible. Returns nullopt if all are taken.
   [[nodiscard]] std::optional<std::uint32_t> take();
   void give_back(std::uint32_t id) { taken_.reset(id); }
   [[nodiscard]] std::size_t count() const { return taken_.count(); }

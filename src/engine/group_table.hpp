@@ -1,5 +1,5 @@
-// Engine: the groups that this process is in, by the numbers that it gave them. It does not know
-// what runs in them.
+// Engine: the groups that this process is in, by the numbers that it gave them. The table does not
+// know what runs in a group.
 #pragma once
 
 #include <array>
@@ -17,17 +17,17 @@ namespace gtopk::engine {
 
 class GroupTable {
  public:
-  /// A number that no group of this process has; nullopt if all are taken.
+  /// Reserves a number that no group of this process has. Returns nullopt if all are taken.
   [[nodiscard]] std::optional<std::uint32_t> reserve();
   /// Releases the number of a group that was not created after all.
   void release(std::uint32_t id) { ids_.give_back(id); }
-  /// Whether it is reserved, whether or not the group has been made.
+  /// Whether the number is reserved, no matter whether the group has been made.
   [[nodiscard]] bool taken(std::uint32_t id) const { return ids_.taken(id); }
 
-  /// Whether a group of that number ever existed, or was about to.
+  /// Whether a group of that number has ever existed or was about to.
   [[nodiscard]] bool ever_taken(std::uint32_t id) const { return ids_.ever_taken(id); }
-  /// The number of ranks of the last group with that number while the number is free; 0 if there
-  /// was none.
+  /// The number of ranks of the last group with that number, while the number is free. It is 0 if
+  /// there was no such group.
   [[nodiscard]] std::uint32_t former_size(std::uint32_t id) const {
     return id < former_sizes_.size() ? former_sizes_[id] : 0;
   }

@@ -76,7 +76,7 @@ std::string OthersCall::await_resume() const {
 }
 
 // The computation has run, so tensors may have been written. If the operation failed meanwhile, the
-// next message throws; if there is none, the operation has succeeded.
+// next message throws; if there is no further message, the operation has succeeded.
 void Computation::await_resume() {
   if (operation_.compute_error) {
     std::rethrow_exception(std::exchange(operation_.compute_error, nullptr));
@@ -165,7 +165,7 @@ bool AnySender::await_ready() {
 }
 
 void AnySender::await_suspend(std::coroutine_handle<> waiter) {
-  operation_.takes = false;  // the message that it had found was withdrawn
+  operation_.takes = false;  // the message that the receive had found was withdrawn
   operation_.turn_waiter = waiter;
   operation_.engine().watch(*this);
 }
@@ -218,8 +218,8 @@ void AtGate::leave() {
   Scheduler::leave_gate(operation_);
 }
 
-// The verdict holds for all: an operation that fails after it still commits, and one that fails
-// before it makes the others fail, too.
+// The verdict holds for all operations. An operation that fails after it still commits; an
+// operation that fails before it makes the others fail, too.
 bool AtGate::await_resume() const {
   const bool happened = gate_.shut();
   if (!happened && operation_.cause()) {
@@ -328,7 +328,7 @@ Message GroupView::hold_payload(std::uint32_t to, std::uint32_t serial, ConstByt
 void GroupView::clear_payload(std::uint32_t from, std::uint32_t serial) {
   Engine& engine = operation_.engine();
   const transport::Tag tag = transport::payload_tag(operation_.group().id(), from, serial);
-  if (!engine.transport().lies_there(tag)) {  // otherwise it was sent as soon as it fitted
+  if (!engine.transport().lies_there(tag)) {  // otherwise it was sent as soon as the window allowed
     engine.flow_control().clear(operation_.shared_group(), from, serial);
   }
 }

@@ -26,7 +26,7 @@
 namespace gtopk::engine {
 
 /// One message in flight. Awaiting returns the bytes received (sent, for a send). It may be dropped
-/// without awaiting: the operation keeps what the network still needs.
+/// without being awaited; the operation keeps the memory that the network still needs.
 class [[nodiscard]] Message {
  public:
   explicit Message(MessageSlot& slot) : slot_(&slot) {}
@@ -80,9 +80,10 @@ class [[nodiscard]] Computation {
   std::function<void()> work_;
 };
 
-/// A place in the queue of operations that need the group's links exclusively: if two shared them,
-/// both would take twice as long, and delay whatever waits for the first. Construct it before the
-/// first await: operations start in the same order on every rank, so there is no deadlock.
+/// A place in the queue of operations that need the group's links exclusively. If two operations
+/// shared the links, both would take twice as long and delay everything that waits for the first.
+/// Construct it before the first await. Operations start in the same order on every rank, so there
+/// is no deadlock.
 class [[nodiscard]] Turn {
  public:
   explicit Turn(GroupView& group);
@@ -143,7 +144,7 @@ class [[nodiscard]] AnySender {
   /// Whether the message that was found is still there.
   [[nodiscard]] bool still_there() const { return lies_there(found_.value()); }
 
-  // Used by the engine.
+  // The following is used by the engine.
   /// Whether the waiter should be resumed.
   [[nodiscard]] bool look();
   [[nodiscard]] Operation& operation() const { return operation_; }
@@ -160,8 +161,8 @@ class [[nodiscard]] AnySender {
 };
 
 /// An operation's arrival at a gate. Awaiting returns the verdict: whether the whole step has
-/// happened. A waiting operation gives up its place in flight to later ones, for which the gate may
-/// be waiting.
+/// happened. While waiting, an operation gives up its place in flight to later operations, because
+/// the gate may be waiting for them.
 class [[nodiscard]] AtGate {
  public:
   AtGate(GroupView& group, Gate& gate);
@@ -181,7 +182,7 @@ class [[nodiscard]] AtGate {
   Operation& operation_;
   Gate& gate_;
   std::optional<Gate::Waiters::iterator> waits_;
-  /// Shared with callbacks that the gate posts, which tell from it whether this object still
+  /// Shared with callbacks that the gate posts, so that they can tell whether this object still
   /// exists.
   std::shared_ptr<AtGate*> here_;
 };
@@ -193,16 +194,16 @@ class GroupView {
   [[nodiscard]] std::uint32_t rank() const;
   [[nodiscard]] std::uint32_t size() const;
   [[nodiscard]] std::uint64_t sequence() const;
-  /// The fingerprint of what all ranks must agree on; call() is its text.
+  /// The fingerprint of the arguments on which all ranks must agree; call() is their text.
   [[nodiscard]] std::uint64_t fingerprint() const { return operation_.fingerprint(); }
   [[nodiscard]] std::string call() const { return operation_.call(); }
-  /// Replaces what all ranks must agree on from now on, once the call's meaning is resolved.
+  /// Replaces the arguments on which all ranks must agree, once the call's meaning is resolved.
   void agree_on(const Agreement& agreement) { operation_.agree_on(agreement); }
   /// What another rank called, as text.
   [[nodiscard]] OthersCall called_by(std::uint32_t rank) { return {operation_, rank}; }
-  /// "rank 3 (host node7, pid 4711)"
+  /// A member's description: "rank 3 (host node7, pid 4711)".
   [[nodiscard]] const std::string& member(std::uint32_t rank) const;
-  /// Which ranks share a host, the same on every rank.
+  /// Which ranks share a host; the map is the same on every rank.
   [[nodiscard]] const HostMap& hosts() const;
   /// Objects that collectives keep with the group.
   [[nodiscard]] PerGroupState& per_group_state() const;
@@ -211,8 +212,8 @@ class GroupView {
   /// Notifies observers that the operation enters a phase; `phase` must have static lifetime.
   void enter(std::string_view phase) { operation_.enter(phase); }
 
-  /// Posts a message of this collective; (sender, step, chunk) identifies it, as long as steps and
-  /// chunks in flight are at most 256 apart.
+  /// Posts a message of this collective; (sender, step, chunk) identifies it, provided that steps
+  /// and chunks in flight are at most 256 apart.
   [[nodiscard]] Message send(std::uint32_t to, std::uint32_t step, ConstBytes data,
                              std::uint32_t chunk = 0);
   /// The same over one of the connections to that rank, modulo their number, or over whichever is
@@ -220,8 +221,9 @@ class GroupView {
   /// modulo 256, all must use the same connection, to keep their order.
   [[nodiscard]] Message send_over(std::uint32_t connection, std::uint32_t to, std::uint32_t step,
                                   ConstBytes data, std::uint32_t chunk);
-  /// The same for one of many chunks of a step. Whichever connection is free carries it. If the
-  /// call has so many `steps`, or steps so many `chunks`, that tags repeat, they go round-robin.
+  /// The same for one of many chunks of a step. Any free connection carries it. If the call has so
+  /// many `steps`, or steps have so many `chunks`, that tags repeat, chunks use connections
+  /// round-robin.
   [[nodiscard]] Message send_dealt(std::uint32_t to, std::uint32_t step, ConstBytes data,
                                    std::uint32_t chunk, std::uint64_t steps, std::uint64_t chunks) {
     const bool repeats = steps > 256 || chunks > 256;
@@ -232,40 +234,42 @@ class GroupView {
   [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, Bytes buffer,
                              std::uint32_t chunk = 0);
 
-  // The parts of a point-to-point message; engine/point_to_point.hpp combines them.
-  /// The bytes that such a message to that rank counts from now on, see FlowControl; 0 if it may
-  /// not be sent ahead of its receive.
+  // The following are the parts of a point-to-point message; engine/point_to_point.hpp combines
+  // them.
+  /// Returns the bytes that such a message to that rank counts from now on (see FlowControl), or 0
+  /// if it may not be sent ahead of its receive.
   [[nodiscard]] std::uint64_t charge(std::uint32_t to, std::uint64_t bytes);
-  /// The serial number of a message to that rank that counts `ahead` bytes, with so many bytes sent
-  /// separately from its header. If the operation fails before the message is received, the
-  /// receiver is told to skip it.
+  /// Begins a message to that rank and returns its serial number. The message counts `ahead` bytes,
+  /// and `apart` bytes are sent separately from its header. If the operation fails before the
+  /// message is received, the receiver is told to skip it.
   [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to, std::int32_t tag,
                                              std::uint64_t ahead, std::uint64_t apart);
-  /// Whether its header could not be sent.
+  /// Whether the message's header could not be sent.
   [[nodiscard]] bool transfer_lost() const { return !operation_.transfer.has_value(); }
   [[nodiscard]] std::uint64_t send_window() const;
   [[nodiscard]] Message send_header(std::uint32_t to, std::int32_t tag, ConstBytes data);
-  /// Awaiting returns the length of what was sent, which may exceed the capacity, even if the
-  /// operation has failed in the meantime: see leave_unread().
+  /// Awaiting returns the length of the message, which may exceed the buffer, even if the operation
+  /// has failed in the meantime; see leave_unread().
   [[nodiscard]] Message recv_header(std::uint32_t from, std::int32_t tag, Bytes buffer);
   [[nodiscard]] bool failed() const { return operation_.cause().has_value(); }
-  /// The operation has failed, and this message has come: leaves it to the next receive, and
-  /// throws.
+  /// Leaves a message that has come after the operation failed to the next receive, and throws.
   [[noreturn]] void leave_unread(std::uint32_t from, std::int32_t tag,
                                  std::span<const std::byte> message);
-  /// Copies a message that was left unread, as far as it fits. Returns its length; 0: none.
+  /// Copies as much as fits of a message that was left unread. Returns its length, or 0 if there is
+  /// none.
   [[nodiscard]] std::size_t read_again(std::uint32_t from, std::int32_t tag,
                                        std::span<std::byte> buffer);
-  /// Tells the sender, if that window was its own, in time how much of it is free again.
+  /// Tells the sender, if that window is its own, in time how much of it is free again.
   void matched(std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
   [[nodiscard]] Message send_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data);
-  /// The same once the receiver clears it.
+  /// Sends the payload once the receiver clears it.
   [[nodiscard]] Message hold_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data);
   void clear_payload(std::uint32_t from, std::uint32_t serial);
   [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial, Bytes buffer);
   /// If the operation fails before that payload arrives, the payload is discarded on arrival.
   void expect_payload(std::uint32_t from, std::uint32_t serial);
-  /// Whether the sender has withdrawn that message; clears its mark and those of earlier messages.
+  /// Whether the sender has withdrawn that message; clears its mark and the marks of earlier
+  /// messages.
   [[nodiscard]] bool take_withdrawn(std::uint32_t from, std::int32_t tag, std::uint32_t serial);
   /// Whether any message of that sender and tag is marked as withdrawn.
   [[nodiscard]] bool any_withdrawn(std::uint32_t from, std::int32_t tag) const;
@@ -276,8 +280,8 @@ class GroupView {
   [[nodiscard]] Computation compute(std::function<void()> work) {
     return Computation(operation_, std::move(work));
   }
-  /// Runs `work` on that many elements, at once on this thread if they are few, as passing it to
-  /// another thread would take longer.
+  /// Runs `work` on that many elements. If they are few, it runs at once on this thread, because
+  /// passing it to another thread would take longer.
   template <class Work>
   [[nodiscard]] Computation compute(std::uint64_t elements, Work work) {
     if (elements > kFewElements) {
@@ -296,7 +300,7 @@ class GroupView {
   friend class ExternalWork;
   [[nodiscard]] transport::Tag tag_of(std::uint32_t to, std::uint32_t step,
                                       std::uint32_t chunk) const;
-  /// Of headers from that rank.
+  /// The tag of headers from that rank.
   [[nodiscard]] transport::Tag header_tag(std::uint32_t from, std::int32_t tag) const;
 
   Operation& operation_;

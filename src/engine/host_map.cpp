@@ -22,7 +22,7 @@ std::vector<std::uint32_t> numbered(std::span<const std::string> names) {
 std::uint32_t count_of(std::span<const std::uint32_t> host_of) {
   std::uint32_t hosts = 0;
   for (const std::uint32_t host : host_of) {
-    hosts += host == hosts ? 1 : 0;  // hosts are numbered as they first appear
+    hosts += host == hosts ? 1 : 0;  // hosts are numbered in order of first appearance
   }
   return hosts;
 }

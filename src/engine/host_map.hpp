@@ -1,5 +1,5 @@
-// Engine: which ranks of a group share a host. Pure arithmetic; it knows neither the transport nor
-// where host names come from.
+// Engine: which ranks of a group share a host. This is pure arithmetic; it knows neither the
+// transport nor where host names come from.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace gtopk::engine {
 
-/// Hosts are numbered in the order of their lowest ranks.
+/// Maps ranks to hosts. Hosts are numbered in the order of their lowest ranks.
 class HostMap {
  public:
-  /// `names`: of each rank's host, by rank. Equal names mean the same host.
+  /// `names` holds the name of each rank's host, indexed by rank. Equal names mean the same host.
   explicit HostMap(std::span<const std::string> names);
   /// Puts each rank on its own host.
   [[nodiscard]] static HostMap apart(std::uint32_t ranks);
@@ -30,11 +30,11 @@ class HostMap {
   [[nodiscard]] std::uint32_t leader(std::uint32_t host) const { return ranks_of(host).front(); }
 
  private:
-  /// `host_of`: host numbers, by rank.
+  /// `host_of` holds host numbers, indexed by rank.
   explicit HostMap(std::vector<std::uint32_t> host_of);
 
   std::vector<std::uint32_t> host_of_;
-  std::vector<std::uint32_t> by_host_;  ///< ranks, host after host
+  std::vector<std::uint32_t> by_host_;  ///< ranks, ordered by host
   std::vector<std::uint32_t> begin_;    ///< where each host begins in by_host_, and the end
 };
 

@@ -17,7 +17,7 @@ using transport::TimePoint;
 
 constexpr const char* kProcessEnded = "its process has ended";
 
-/// error: why the directory did not answer, or empty.
+/// `error` says why the directory did not answer, or is empty.
 std::string describe(const PeerFailure& failure, const std::string& error) {
   if (!error.empty()) {
     return fmt::format("{}. Whether it has left is unknown, because the directory failed: {}",
@@ -73,7 +73,7 @@ void Inquiries::address_came(PeerId peer) {
 
 void Inquiries::ask(Inquiry& inquiry) {
   if (std::exchange(inquiry.asking, true)) {
-    return;  // the answer under way will do
+    return;  // the answer under way is enough
   }
   const PeerId peer = inquiry.peer;
   for (const auto& group : groups_.all()) {
@@ -110,7 +110,7 @@ void Inquiries::judge(PeerId peer, const PeerRecord& record, const std::string& 
   if (found == inquiries_.end()) {
     return;
   }
-  // The inquiry is removed from the list, as the hooks may begin others.
+  // The inquiry is removed from the list because the hooks may begin others.
   Inquiry inquiry = std::move(*found);
   inquiries_.erase(found);
   if (is_over(inquiry)) {
@@ -124,7 +124,7 @@ void Inquiries::judge(PeerId peer, const PeerRecord& record, const std::string& 
   take_address(inquiry, record, error);
   const bool dead = membership_.in_doubt(peer) && transport_.process_ended(peer);
   if (dead && error.empty() && !std::exchange(inquiry.ended, true)) {
-    // After that answer, it may have told the directory that it leaves, and why.
+    // After that answer, the peer may have told the directory that it leaves, and why.
     inquiry.asking = false;
     ask(inquiries_.emplace_back(std::move(inquiry)));
     return;

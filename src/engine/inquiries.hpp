@@ -1,5 +1,5 @@
-// Engine: what the directory knows of peers: the addresses of those that are about to be contacted,
-// and whether those that have not answered have left. A peer that has answered says goodbye itself.
+// Engine: asks the directory about peers: the addresses of peers about to be contacted, and whether
+// peers that have not answered have left. A peer that has answered says goodbye itself.
 #pragma once
 
 #include <functional>
@@ -25,19 +25,19 @@ class Inquiries {
   /// How long messages wait for an address after the directory has failed. The directory may be
   /// served by a rank that is exiting, whose end explains more than the directory's.
   static constexpr transport::Duration kDirectoryPatience = std::chrono::seconds(2);
-  /// The time from an error of the directory until it is asked again whether peers have left: a
-  /// question that it does not answer delays those for addresses.
+  /// The time from an error of the directory until it is asked again whether peers have left. A
+  /// question that it does not answer delays questions for addresses.
   static constexpr transport::Duration kDirectoryPause = std::chrono::seconds(10);
 
   struct Hooks {
-    /// The peer has left in order, and the directory says so.
+    /// Called if the directory says that the peer has left in order.
     std::function<void(transport::PeerId, const std::string& last_words)> left;
     std::function<void(transport::PeerFailure)> failed;
-    /// Runs work on the engine thread. Any thread.
+    /// Runs work on the engine thread. May be called on any thread.
     std::function<void(std::function<void()>)> post;
   };
 
-  /// `lookups` may be null: then nothing is asked.
+  /// If `lookups` is null, nothing is asked.
   Inquiries(transport::Transport& transport, const transport::Clock& clock,
             const GroupTable& groups, const Scheduler& scheduler, Membership& membership,
             Lookups* lookups, Hooks hooks)
@@ -49,18 +49,18 @@ class Inquiries {
         lookups_(lookups),
         hooks_(std::move(hooks)) {}
 
-  /// The transport needs the peer's address.
+  /// Looks up the peer's address, which the transport needs.
   void look_up(transport::PeerId peer);
-  /// Peers were contacted, and have not answered yet.
+  /// Begins inquiries about peers that were contacted and have not answered yet.
   void begin();
   /// Whether the failed peer may have left in order. If so, the directory is asked, and a hook
   /// called with the answer.
   [[nodiscard]] bool examine(const transport::PeerFailure& failure);
-  /// The peer, which is not in doubt, has sent its address.
+  /// Must be called when a peer that is not in doubt has sent its address.
   void address_came(transport::PeerId peer);
 
   void check(transport::TimePoint now);
-  /// When check() must be called.
+  /// The time at which check() must be called.
   [[nodiscard]] transport::TimePoint next_check() const;
 
  private:
@@ -72,16 +72,17 @@ class Inquiries {
     std::optional<transport::TimePoint> wants_address{};  ///< since when the transport has needed
                                                           ///< it
     std::optional<transport::PeerFailure> failure{};      ///< the failure being examined
-    bool ended = false;  ///< whether its process had ended when it was last asked about
+    bool ended = false;  ///< whether the process had ended at the last question
   };
 
   [[nodiscard]] Inquiry& found_or_made(transport::PeerId peer);
   void ask(Inquiry& inquiry);
   void ask_later(Inquiry inquiry);
-  /// error: why the directory did not answer, or empty.
+  /// `error` says why the directory did not answer, or is empty.
   void judge(transport::PeerId peer, const PeerRecord& record, const std::string& error);
   void take_address(Inquiry& inquiry, const PeerRecord& record, const std::string& error);
-  /// Whether the peer has meanwhile answered, left or been given up, so that nothing is asked.
+  /// Whether the peer has meanwhile answered, left or been given up, so that nothing needs to be
+  /// asked.
   [[nodiscard]] bool is_over(const Inquiry& inquiry) const {
     return !inquiry.wants_address && !inquiry.failure && !membership_.in_doubt(inquiry.peer);
   }
@@ -98,7 +99,8 @@ class Inquiries {
   Lookups* lookups_;
   Hooks hooks_;
   std::vector<Inquiry> inquiries_;
-  /// Its last answer, if that was an error: for a while it is then asked only for addresses.
+  /// The directory's last answer, if that was an error. For a while, the directory is then asked
+  /// only for addresses.
   std::string directory_error_;
   transport::TimePoint answered_{};  ///< when that answer arrived
 };

@@ -15,30 +15,30 @@ namespace gtopk::engine {
 
 /// The directory's record of a peer.
 struct PeerRecord {
-  std::string address;     ///< Transport::address()
-  bool left = false;       ///< it has left in order, and has no address any more
-  std::string last_words;  ///< its last error before it left, if any
+  std::string address;     ///< the result of Transport::address()
+  bool left = false;       ///< the peer has left in order and has no address any more
+  std::string last_words;  ///< the peer's last error before it left, if any
 };
 
 class Lookups {
  public:
   /// Finds a record or throws; returns soon after a stop is requested, if it can.
   using Find = std::function<PeerRecord(const std::stop_token&)>;
-  /// Called on the lookup thread with the record, or with the reason why it was not found.
-  /// Called on the engine thread if no lookup thread can be started.
+  /// Called on the lookup thread with the record, or with the reason why it was not found. If no
+  /// lookup thread can be started, it is called on the engine thread.
   using Found = std::function<void(PeerRecord record, std::string error)>;
 
-  /// executor: null makes a new thread.
+  /// If `executor` is null, makes a new thread.
   explicit Lookups(std::unique_ptr<Executor> executor = nullptr) : executor_(std::move(executor)) {}
   Lookups(const Lookups&) = delete;
   Lookups& operator=(const Lookups&) = delete;
   Lookups(Lookups&&) = delete;
   Lookups& operator=(Lookups&&) = delete;
-  /// A lookup that does not return, as when torch's TCPStore waits for a server that is stopped, is
-  /// abandoned after kLastLookup; its result is dropped.
+  /// A lookup that does not return is abandoned after kLastLookup, and its result is dropped. This
+  /// happens, for example, when torch's TCPStore waits for a server that is stopped.
   ~Lookups();
 
-  /// Call on the engine thread.
+  /// Starts a lookup. Must be called on the engine thread.
   void run(Find find, Found found);
   /// Makes every lookup fail soon, including earlier ones.
   void stop() { stop_.request_stop(); }
@@ -54,7 +54,7 @@ class Lookups {
   std::stop_source stop_;
   std::shared_ptr<Listener> listener_ = std::make_shared<Listener>();
   std::unique_ptr<Executor> executor_;
-  ComputeThread* thread_ = nullptr;  ///< the executor, if it is a thread made here
+  ComputeThread* thread_ = nullptr;  ///< the executor, if this object made it
 };
 
 }  // namespace gtopk::engine

@@ -35,7 +35,7 @@ void Membership::hello_lost(PeerId peer) {
   standings_[peer].contacted = false;
 }
 
-// The hello tells the peer this process's address, so that it need not look it up to answer.
+// The hello tells the peer this process's address, so that the peer need not look it up to answer.
 void Membership::say_hello(PeerId peer) {
   Standing& standing = standings_[peer];
   if (standing.left || std::exchange(standing.greeted, true)) {
@@ -84,8 +84,8 @@ void Membership::tell_members(Group& group, const Notice& notice) {
   }
 }
 
-// The rank that saw the failure may die itself before it has told all members, and a rank that
-// hears late may be one that no member stays for any longer (failure_acks.hpp).
+// The rank that saw the failure may die itself before it has told all members, and members may no
+// longer wait for a rank that hears late (failure_acks.hpp).
 void Membership::pass_on(Group& group, PeerId from, const Notice& notice) {
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     const PeerId peer = group.peer(rank);
@@ -122,8 +122,8 @@ void Membership::say_goodbye(const std::string& last_words) {
   leaving_ = true;
   last_words_ = last_words;
   for (const PeerId peer : control_.peers()) {
-    // This includes peers that have already said it: they wait for ours, and see no connection end
-    // over shared memory.
+    // This includes peers that have already said goodbye: they wait for ours, and over shared
+    // memory they do not see a connection end.
     if (transport_.connected(peer)) {
       say_goodbye_to(peer);
     }
@@ -131,8 +131,9 @@ void Membership::say_goodbye(const std::string& last_words) {
 }
 
 void Membership::return_goodbye(PeerId peer) {
-  // The peer waits for ours. If this process has only ever answered it, the peer gets nothing more
-  // from here; without an endpoint to it, it would not see our end over shared memory.
+  // The peer waits for our goodbye. If this process has only ever answered the peer, it sends
+  // nothing more; without an endpoint to the peer, the peer would not see our end over shared
+  // memory.
   if (!standings_[peer].contacted || !transport_.connected(peer)) {
     say_goodbye_to(peer);
   }
@@ -140,7 +141,7 @@ void Membership::return_goodbye(PeerId peer) {
 
 void Membership::say_goodbye_to(PeerId peer) {
   if (!farewells_.insert(peer).second) {
-    return;  // already said, as an answer to the peer's
+    return;  // already said in answer to the peer's goodbye
   }
   transport_.expect_departure(peer);
   const std::uint32_t connections = transport_.connections(peer);

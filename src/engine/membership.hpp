@@ -1,5 +1,5 @@
-// Engine: which peers are there: which ones this process has greeted and which have answered, when
-// they were last heard, which have left, and how this process says goodbye. Notices to other
+// Engine: which peers are present: which ones this process has greeted, which have answered, when
+// they were last heard from, which have left, and how this process says goodbye. Notices to other
 // engines are sent here; failures.hpp and probes.hpp define their meaning.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace gtopk::engine {
 
 class Membership {
  public:
-  /// key: null if the job has no secret.
+  /// `key` is null if the job has no secret.
   Membership(transport::Transport& transport, const transport::Clock& clock,
              std::shared_ptr<const transport::JobKey> key)
       : transport_(transport),
@@ -38,7 +38,7 @@ class Membership {
   /// Whether a control message with that tag can be from a peer.
   [[nodiscard]] bool knows(transport::Tag control) const { return control_.knows(control); }
 
-  /// To be called before anything is sent to the peer, or expected from it. Says hello the first
+  /// Must be called before anything is sent to the peer or expected from it. Says hello the first
   /// time.
   void contact(transport::PeerId peer) {
     if (!standings_[peer].contacted) {
@@ -53,14 +53,15 @@ class Membership {
   void answer_hello(transport::PeerId peer);
   /// See Control.
   [[nodiscard]] bool wants_proof() const { return control_.wants_proof(); }
-  /// The same for a peer that has not answered: of one that has, a stranger's notice says nothing.
+  /// The same, but only for a peer that has not answered. For one that has answered, a stranger's
+  /// notice means nothing.
   [[nodiscard]] bool has_refused(transport::PeerId peer) const {
     return in_doubt(peer) && control_.has_refused(peer);
   }
   /// Whether the peer has neither answered nor left, so that it may have ended.
   [[nodiscard]] bool in_doubt(transport::PeerId peer) const { return !standings_[peer].settled; }
-  /// The peer is no longer in doubt: it has answered, and so will say goodbye to this process, or
-  /// was given up.
+  /// Marks the peer as no longer in doubt: it has answered, and so will say goodbye to this
+  /// process, or was given up.
   void settle(transport::PeerId peer) { standings_[peer].settled = true; }
 
   // Notices of a group count in its statistics.
@@ -72,7 +73,7 @@ class Membership {
   /// Sends a notice for a group that does not exist here.
   void tell_peer(transport::PeerId peer, const Notice& notice);
 
-  /// Records that the peer has left in order. last_words: why, if it said so.
+  /// Records that the peer has left in order. `last_words` is the reason, if it gave one.
   void departed(transport::PeerId peer, const std::string& last_words);
   /// Records that the peer is gone, or cannot be reached from here.
   void failed(transport::PeerId peer);
@@ -87,15 +88,15 @@ class Membership {
   /// Tells every connected peer that this process leaves, and the reason, if any; farewell_said()
   /// is true once all of them have answered.
   void say_goodbye(const std::string& last_words);
-  /// Whether this is the last of a peer's goodbyes, one of which comes over each connection.
+  /// Whether this is the last of a peer's goodbyes, which arrive one per connection.
   [[nodiscard]] bool is_last_goodbye(transport::PeerId peer, const Notice& goodbye) {
     return goodbyes_[peer]++ >= goodbye.sequence;
   }
   /// Answers a peer's goodbye if the peer would not notice the end of this process.
   void return_goodbye(transport::PeerId peer);
   [[nodiscard]] bool farewell_said() const;
-  /// Whether some peer cannot be told goodbye, or has neither left nor been told: it may yet
-  /// contact this process.
+  /// Whether some peer cannot be told goodbye, or has neither left nor been told, so that it may
+  /// still contact this process.
   [[nodiscard]] bool unaware_peer() const;
   [[nodiscard]] bool anyone_has_left() const;
   /// Peers that have not received a notice yet.
@@ -105,8 +106,8 @@ class Membership {
 
  private:
   struct Standing {
-    bool member = false;     ///< in a group, and not this process
-    bool contacted = false;  ///< contacted by this process on its own account
+    bool member = false;     ///< in a group, and not this process itself
+    bool contacted = false;  ///< this process has contacted it on its own initiative
     bool greeted = false;    ///< this process has said hello
     bool settled = false;    ///< no longer in doubt
     bool left = false;
@@ -122,11 +123,11 @@ class Membership {
   transport::Transport& transport_;
   const transport::Clock& clock_;
   Control control_;
-  std::vector<Standing> standings_;  ///< by PeerId
+  std::vector<Standing> standings_;  ///< indexed by PeerId
   std::vector<transport::PeerId> contacted_;
   /// When each peer's last notice arrived.
   std::map<transport::PeerId, transport::TimePoint> heard_;
-  /// How many of a peer's goodbyes have arrived.
+  /// The number of goodbyes that have arrived from each peer.
   std::map<transport::PeerId, std::uint64_t> goodbyes_;
   bool leaving_ = false;
   std::string last_words_;

@@ -16,19 +16,20 @@ namespace gtopk::engine {
 
 class Operation;
 
-/// A request with the engine's data about it.
+/// A request, with the engine's data about it.
 struct MessageSlot {
   transport::Request request;
   Operation* operation = nullptr;
   std::coroutine_handle<> waiter;
-  std::uint32_t rank = 0;    ///< the peer's, in the group
+  std::uint32_t rank = 0;    ///< the peer's rank in the group
   bool orphaned = false;     ///< its result will not be awaited
   bool unexplained = false;  ///< truncated, and its sender has not yet said what it called
-  bool deserted = false;     ///< ended or in doubt, as the peer has left
-  /// A header that is being received: its awaiter takes the length of a truncated message, even if
-  /// the operation has failed.
+  bool deserted = false;     ///< ended or in doubt because the peer has left
+  /// Whether a header is being received. Its awaiter takes the length of a truncated message, even
+  /// if the operation has failed.
   bool is_header = false;
-  /// Sent, or ended with its endpoint, and it is not known yet whether the peer is alive.
+  /// Whether it was sent, or ended with its endpoint, and it is not yet known whether the peer is
+  /// alive.
   bool in_doubt = false;
   MessageSlot* previous = nullptr;  ///< in the list of slots in use
   MessageSlot* next = nullptr;
@@ -36,7 +37,8 @@ struct MessageSlot {
 
 class MessageSlots {
  public:
-  /// Slots kept for the next operation: enough for 16 MiB of a broadcast's pieces, 90 KB of memory.
+  /// The number of slots kept for the next operation. They suffice for 16 MiB of a broadcast's
+  /// pieces and take 90 KB of memory.
   static constexpr std::size_t kKept = 128;
 
   MessageSlots() = default;
@@ -49,7 +51,8 @@ class MessageSlots {
   /// Takes a slot into use, reset for a new message.
   [[nodiscard]] MessageSlot& take(Operation& operation);
   void give_back(MessageSlot& slot);
-  /// Visits the slots in use, in the order in which they were taken; `f` may return its slot.
+  /// Visits the slots in use, in the order in which they were taken; `f` may return its slot to
+  /// this object.
   template <class F>
   void for_each(F f) const {
     for (MessageSlot* slot = first_; slot != nullptr;) {
@@ -57,7 +60,7 @@ class MessageSlots {
     }
   }
   [[nodiscard]] bool none_in_use() const { return first_ == nullptr; }
-  /// All slots, in use or not.
+  /// The number of all slots, in use or not.
   [[nodiscard]] std::size_t size() const { return slots_.size(); }
   /// Shrinks to kKept slots; none may be in use.
   void trim();

@@ -1,5 +1,5 @@
-// Engine: the metrics of one group, one cell for each row of gtopk/metrics.hpp. Written by the
-// engine thread, readable from any.
+// Engine: the metrics of one group, one cell for each row of gtopk/metrics.hpp. The engine thread
+// writes them; any thread may read them.
 #pragma once
 
 #include <array>
@@ -17,17 +17,17 @@ class Metrics {
   void add(Metric metric, std::uint64_t amount = 1) {
     cell(metric).fetch_add(amount, std::memory_order_relaxed);
   }
-  /// For a metric in seconds.
+  /// Adds to a metric in seconds.
   void add(Metric metric, transport::Duration time) {
     add(metric, static_cast<std::uint64_t>(time.count()));
   }
-  /// For a maximum.
+  /// Raises a metric that is a maximum.
   void raise(Metric metric, std::uint64_t value) {
     if (value > count(metric)) {
       cell(metric).store(value, std::memory_order_relaxed);
     }
   }
-  /// Times are in nanoseconds.
+  /// The value of a metric; times are in nanoseconds.
   [[nodiscard]] std::uint64_t count(Metric metric) const {
     return cells_[static_cast<std::size_t>(metric)].load(std::memory_order_relaxed);
   }

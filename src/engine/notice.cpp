@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x4e4b5447;  // "GTKN", little-endian
 
-/// The first 32 bytes on the wire.
+/// The first 32 bytes of a notice on the wire.
 struct Head {
   std::uint32_t magic;
   std::uint8_t kind;
@@ -22,7 +22,7 @@ struct Head {
 };
 static_assert(sizeof(Head) + Notice::kMaxText == Notice::kBytes);
 
-/// What a withdrawal says as text: the bytes apart, and the tag.
+/// The text of a withdrawal: the bytes sent apart, and the tag.
 using Rest = std::array<std::uint64_t, 2>;
 
 }  // namespace

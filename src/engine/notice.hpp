@@ -1,5 +1,5 @@
-// Engine: what engines tell each other outside of any collective: an operation failed, are you
-// there, goodbye. Each notice is one message of fixed size, with its own tag kind.
+// Engine: the notices that engines send each other outside of any collective: an operation failed,
+// are you there, goodbye. Each notice is one message of fixed size, with its own tag kind.
 #pragma once
 
 #include <array>
@@ -16,22 +16,21 @@ namespace gtopk::engine {
 enum class NoticeKind : std::uint8_t {
   kAbort = 1,         ///< the sender's part of this operation failed: fail with the same cause
   kGroupFailure = 2,  ///< the group has failed
-  kProbe = 3,         ///< what are you doing in this operation? A living engine answers
+  kProbe = 3,         ///< asks what the receiver is doing; a living engine answers
   kReply = 4,
-  /// The sender leaves in order and sends nothing more; `text`: its last error, if any. One is sent
-  /// over each connection, and `sequence` is the number of those still to come: when the last one
-  /// has arrived, everything has.
+  /// The sender leaves in order and sends nothing more; `text`: its last error, if any. One goodbye
+  /// is sent over each connection, and `sequence` is the number of goodbyes still to come. When the
+  /// last one has arrived, everything has arrived.
   kGoodbye = 5,
-  kAsk =
-      6,  ///< your message does not fit: what did you call? Answered only while the operation runs
+  kAsk = 6,  ///< "your message does not fit: what did you call?", answered while the operation runs
   kCall = 7,      ///< the answer: the sender's call, as text
   kWithdraw = 8,  ///< the sender has withdrawn a point-to-point message: see Withdrawal
-  /// The answer to a kAbort or kGroupFailure. `sequence`: the collective's, or all ones for the
+  /// The answer to a kAbort or kGroupFailure. `sequence` is the collective's, or all ones for the
   /// group.
   kHeard = 9,
   kAllHeard = 10,  ///< every member has answered the sender; `sequence` as in kHeard
-  // For point-to-point messages, see FlowControl.
-  kClear = 11,      ///< send these payloads, whose receives wait; `text`: serial numbers
+  // The following are for point-to-point messages; see FlowControl.
+  kClear = 11,      ///< asks for these payloads, whose receives wait; `text`: serial numbers
   kCredit = 12,     ///< receives have matched more bytes; `sequence`: how many
   kUnmatched = 13,  ///< the answer to a kWithdraw of a held message; `sequence`: its serial number
   /// The first notice from one process to another: the sender has an endpoint to the receiver, and
@@ -46,18 +45,18 @@ struct Notice {
 
   NoticeKind kind = NoticeKind::kGoodbye;
   ErrorKind error = ErrorKind::kTransport;
-  std::uint32_t group = 0;  ///< the receiver's number for it
+  std::uint32_t group = 0;  ///< the receiver's number for the group
   std::uint64_t sequence = 0;
   std::string text;                ///< truncated to kMaxText
-  std::uint32_t answer_group = 0;  ///< the sender's number for it
+  std::uint32_t answer_group = 0;  ///< the sender's number for the group
 };
 
 /// Which message was withdrawn: the content of a kWithdraw.
 struct Withdrawal {
-  std::uint32_t source;  ///< rank of the sender in the group, of at most 31 bits
-  std::int32_t tag;      ///< the user's
+  std::uint32_t source;  ///< rank of the sender in the group, at most 31 bits
+  std::int32_t tag;      ///< the user's tag
   std::uint32_t serial;
-  bool held;  ///< the sender has its payload: answered by kUnmatched unless it has been cleared
+  bool held;  ///< the sender still has the payload; answered by kUnmatched unless cleared
   std::uint64_t apart = 0;  ///< bytes sent separately from its header
 
   [[nodiscard]] Notice notice() const;

@@ -21,9 +21,9 @@ struct OperationEvent {
   Group& group;
   /// The operation's number: 0, 1, 2, ... in the order in which the engine learns of the calls.
   std::uint64_t number;
-  /// As the user called it: "all_reduce".
+  /// The name as the user called it, such as "all_reduce".
   std::string_view name;
-  /// What ranks must agree on; empty for a point-to-point message.
+  /// The arguments on which ranks must agree; empty for a point-to-point message.
   const Agreement& agreement;
   /// Bytes this rank passes in or has capacity for, if the agreement does not say.
   std::uint64_t bytes;
@@ -31,9 +31,9 @@ struct OperationEvent {
   /// The collective's number in its group; 0 for a point-to-point message.
   std::uint64_t sequence;
   bool point_to_point;
-  /// When it was called, on the caller's thread.
+  /// The time of the call, on the caller's thread.
   transport::TimePoint queued;
-  /// When it started, if `ran`.
+  /// The time of the start, if `ran`.
   transport::TimePoint started;
   bool ran;
   /// The phase that is ending (empty before the first), and its start.
@@ -54,19 +54,19 @@ class Observer {
   Observer& operator=(Observer&&) = delete;
   virtual ~Observer() = default;
 
-  /// It was called: `event.at` is the time of the call, not of this notification.
+  /// The operation was called; `event.at` is the time of the call, not of this notification.
   virtual void queued(const OperationEvent& /*event*/) {}
-  /// Its coroutine begins.
+  /// The operation's coroutine begins.
   virtual void started(const OperationEvent& /*event*/) {}
-  /// It enters a phase named by its algorithm.
+  /// The operation enters a phase, which its algorithm names.
   virtual void phase(const OperationEvent& /*event*/, std::string_view /*name*/) {}
-  /// It ended, and its caller is notified next; called once for each operation that was queued,
-  /// started or not. `error`: null on success.
+  /// The operation ended, and its caller is notified next. Called once for each operation that was
+  /// queued, started or not. `error` is null on success.
   virtual void ended(const OperationEvent& /*event*/, const Error* /*error*/) {}
 };
 
-/// Forwards to all added observers, in the order in which they were added. An exception of one is
-/// logged; the others are still notified.
+/// Forwards to all added observers, in the order in which they were added. If one throws, the
+/// exception is logged and the others are still notified.
 class Observers final : public Observer {
  public:
   void add(Observer& observer) { observers_.push_back(&observer); }

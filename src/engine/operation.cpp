@@ -24,10 +24,10 @@ std::unique_ptr<OperationStorage> take_storage(Engine& engine) {
   return storage;
 }
 
-/// The number of buffers to keep capacity for; only huge operations need more.
+/// The number of buffers for which capacity is kept; only huge operations need more.
 constexpr std::size_t kKeptBuffers = 1024;
 
-/// A body that rejects its arguments before it becomes a coroutine fails like any other.
+/// Makes a body that rejects its arguments before it becomes a coroutine fail like any other.
 Task<void> throwing(std::exception_ptr error) {
   std::rethrow_exception(error);
   co_return;
@@ -36,7 +36,7 @@ Task<void> throwing(std::exception_ptr error) {
 }  // namespace
 
 bool OperationStorage::recycle() {
-  // An engine that ends while messages are still in the network keeps their slots.
+  // If the engine ends while messages are still in the network, their slots are kept.
   if (!slots.none_in_use()) {
     return false;
   }
@@ -237,7 +237,7 @@ void Operation::completed(transport::Request& request) {
     metrics.add(Metric::kBytesReceived, request.length());
   }
   if (truncated && !slot.orphaned && !operation.spec_.point_to_point() && !operation.cause_) {
-    // It is unreadable, so its sender is asked what it is.
+    // The message is unreadable, so its sender is asked what it is.
     slot.unexplained = true;
     operation.questions_.push_back(slot.rank);
     operation.engine_.has_question(operation);
@@ -302,9 +302,10 @@ std::optional<Error> Operation::take_result() {
   } catch (const std::exception& error) {
     thrown = Error(ErrorKind::kTransport, error.what());
   }
-  body_ = {};  // releases its messages; the slab keeps those still in the network
+  body_ = {};  // releases its messages; the slab keeps the ones still in the network
   for_each_slot([&](MessageSlot& slot) {
-    // The received data will not be read, and may never arrive, as its sender may have failed, too.
+    // The received data will not be read, and may never arrive because its sender may have failed,
+    // too.
     if (slot.request.pending() && slot.request.is_receive) {
       engine_.transport().cancel(slot.request);
     }

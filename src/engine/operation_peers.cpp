@@ -1,5 +1,5 @@
 // Engine: which ranks an operation waits for, what it asks them, and what follows if one has left
-// or turns out to live.
+// or turns out to be alive.
 #include <algorithm>
 #include <iterator>
 #include <utility>

@@ -1,5 +1,5 @@
-// Engine: what collectives keep with a group from one call to the next: one object per type,
-// created on first use. It knows none of these types.
+// Engine: the objects that collectives keep with a group from one call to the next: one object per
+// type, created on first use. This module knows none of these types.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 
 namespace gtopk::engine {
 
-/// Engine thread only.
+/// Used only on the engine thread.
 class PerGroupState {
  public:
   template <class T>

@@ -18,9 +18,9 @@ struct TransferHeader {
 
   std::uint32_t magic = kMagic;
   std::uint32_t serial = 0;
-  std::uint64_t bytes = 0;   ///< of the payload, however it is sent
-  std::uint64_t window = 0;  ///< the sender's, see FlowControl
-  std::uint32_t held = 0;    ///< 1: the sender keeps the payload until it is cleared
+  std::uint64_t bytes = 0;   ///< bytes of the payload, however it is sent
+  std::uint64_t window = 0;  ///< the sender's window, see FlowControl
+  std::uint32_t held = 0;    ///< 1 if the sender keeps the payload until it is cleared
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(TransferHeader) == kTransferHeaderBytes);
@@ -31,8 +31,9 @@ bool travels_with_header(const TransferHeader& header) {
   return header.held == 0 && is_short(header.bytes);
 }
 
-/// Buffer for a header of that rank and tag, and for what may be sent with it: a message of that
-/// many bytes or, if any was withdrawn, one of any length, so that its header shows whether it was.
+/// Returns a buffer for a header of that rank and tag, and for the payload that may be sent with
+/// it: a message of that many bytes or, if any message was withdrawn, a message of any length, so
+/// that its header shows whether it was withdrawn.
 std::span<std::byte> buffer_for_header(GroupView& group, std::uint32_t from, std::int32_t tag,
                                        std::size_t bytes) {
   const std::size_t payload = is_short(bytes) ? bytes : 0;
@@ -64,9 +65,9 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
                           group.member(from), message.size()));
 }
 
-/// The header of a message of `received` bytes from that rank, which is in `message`: a receive has
-/// matched it. Nullopt if it was withdrawn, so that the receive takes the next. Throws if the
-/// receive has failed, and leaves it to the next one.
+/// Returns the header of a message of `received` bytes from that rank, which a receive has matched
+/// and which is in `message`. Returns nullopt if it was withdrawn, so that the receive takes the
+/// next one. If the receive has failed, throws and leaves the message to the next receive.
 std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from, std::int32_t tag,
                                             std::size_t received,
                                             std::span<const std::byte> message,
@@ -81,7 +82,7 @@ std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from
   }
   const TransferHeader header = read_header(message.first(received), group, from);
   const bool withdrawn = group.take_withdrawn(from, tag, header.serial);
-  // A payload that was apart, and withdrawn, has been returned, or never came.
+  // A withdrawn payload that was sent apart has been returned, or never came.
   const bool counts = !withdrawn || travels_with_header(header);
   if (header.held != 0 && !withdrawn) {
     group.clear_payload(from, header.serial);
@@ -90,7 +91,7 @@ std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from
   return withdrawn ? std::nullopt : std::optional(header);
 }
 
-/// Receives what a header announces: the payload is in `message`, too, or follows.
+/// Receives what a header announces: the payload is also in `message`, or follows.
 Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader header,
                         std::span<const std::byte> message, Bytes buffer) {
   const bool follows = !travels_with_header(header);
@@ -137,9 +138,9 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes
   }
   std::optional<Message> head(group.send_header(to, tag, message));
   Message& first = *head;
-  if (first.await_ready() || group.transfer_lost()) {  // then it throws
+  if (first.await_ready() || group.transfer_lost()) {  // in both cases await throws
     co_await first;
-    head.reset();  // its slot serves the payload
+    head.reset();  // the payload reuses its slot
   }
   Message payload = header.held != 0 ? group.hold_payload(to, header.serial, data)
                                      : group.send_payload(to, header.serial, data);
@@ -153,7 +154,7 @@ Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes bu
   std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
   ReceiveTurn& mine = *turn;
   co_await mine;
-  // Only now: many receives may wait behind each other.
+  // The buffer is taken only now because many receives may wait behind each other.
   const std::span<std::byte> message = buffer_for_header(group, from, tag, buffer.size());
   std::optional<TransferHeader> header;
   while (!header) {

@@ -1,8 +1,9 @@
-// Engine: whether a waiting thread polls for a moment before it sleeps. Waking a sleeper takes
-// longer than a small message. But if ranks share cores, a polling thread keeps a core from those
-// it waits for. Yielding does not help: Linux 6.18 may return from sched_yield() to the same thread
-// for a whole slice, and where it does not, polling ends when the others' slices do. So the outcome
-// of recent polls decides. No clock, no threads: the caller reports.
+// Engine: decides whether a waiting thread polls for a moment before it sleeps. Waking a sleeping
+// thread takes longer than a small message. But if ranks share cores, a polling thread keeps a core
+// from the threads for which it waits. Yielding does not help: Linux 6.18 may return from
+// sched_yield() to the same thread for a whole slice, and where it does not, polling ends only when
+// the other threads' slices do. So the outcome of recent polls decides. It uses no clock and no
+// threads; the caller reports outcomes.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,8 @@ class Polling {
   /// Whether the next wait should begin with polling. Any thread.
   [[nodiscard]] bool pays() const { return pays_.load(std::memory_order_relaxed); }
 
-  /// Polling has ended; `in_time`: what it waited for arrived, and the core was not lost meanwhile.
+  /// Reports that polling has ended. `in_time` is true if the awaited event came and the core was
+  /// not lost meanwhile.
   void looked(bool in_time) {
     in_time_ += in_time ? 1 : 0;
     if (++looks_ < kTrial) {
@@ -38,7 +40,7 @@ class Polling {
     in_time_ = 0;
   }
 
-  /// A wait has begun without polling.
+  /// Reports that a wait has begun without polling.
   void rested() {
     if (!pays() && --rests_left_ == 0) {
       pays_.store(true, std::memory_order_relaxed);

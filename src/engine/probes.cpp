@@ -15,20 +15,20 @@ namespace {
 
 using transport::PeerId;
 
-/// The start of a probed rank's reply if it is the rank that the others wait for.
+/// The start of a probed rank's reply if the others wait for that rank.
 constexpr std::string_view kNeverEntered = "never entered";
 constexpr std::string_view kFinished = "has finished it";
-/// The number of ranks' states of each kind that a timeout's text shows.
+/// The number of ranks per state that a timeout's text shows.
 constexpr std::size_t kStatesShown = 4;
 /// Used as the collective's number in the probe of a point-to-point message, which asks what the
-/// rank is doing at all.
+/// rank is doing in general.
 constexpr std::uint64_t kNoCollective = std::numeric_limits<std::uint64_t>::max();
 
 std::uint64_t probed(const Operation& operation) {
   return operation.spec().point_to_point() ? kNoCollective : operation.sequence();
 }
 
-/// "all_reduce #17, waiting for rank 3"
+/// Describes an operation: "all_reduce #17, waiting for rank 3".
 std::string describe(const Operation& operation) {
   std::string text = operation.title();
   if (operation.gate_waiter) {
@@ -53,7 +53,7 @@ struct States {
     ranks.push_back(rank);
     words.push_back(std::move(state));
   }
-  /// Appends the first kStatesShown, then the other ranks with what they have in common.
+  /// Appends the first kStatesShown states, then the other ranks with what they have in common.
   void tell(std::vector<std::string>& texts, std::string_view in_common) const {
     const std::size_t shown = std::min(words.size(), kStatesShown);
     texts.insert(texts.end(), words.begin(), words.begin() + static_cast<std::ptrdiff_t>(shown));
@@ -70,7 +70,8 @@ double seconds(transport::Duration duration) {
 
 }  // namespace
 
-/// What this process is doing in this group, or else in another one, or else what it did last.
+/// Describes what this process is doing in this group, or else in another one, or else what it did
+/// last.
 std::string Probes::describe_place(const Group& group) const {
   if (const Operation* const oldest = Scheduler::oldest_running(group)) {
     return fmt::format("it is in {}", describe(*oldest));
@@ -125,7 +126,7 @@ void Probes::act_on_deadline(Operation& operation, transport::TimePoint now) {
   }
   const transport::TimePoint own = operation.called + operation.spec().timeout;
   if (now < own) {
-    operation.deadline = own;  // a rank that left has received its message after all
+    operation.deadline = own;  // the rank that left has received its message after all
     return;
   }
   probe(operation);
@@ -168,7 +169,8 @@ void Probes::probe(Operation& operation) {
 void Probes::conclude_transfer(Operation& operation, const std::vector<std::string>& silent,
                                const std::vector<std::string>& alive) {
   if (operation.takes && !operation.took && silent.empty()) {
-    // A message has arrived meanwhile. Its sender may count on it, and has as long as any other.
+    // A message has arrived meanwhile. Its sender may rely on it, and has as much time as any
+    // other.
     operation.state = Operation::State::kRunning;
     operation.deadline = clock_.now() + operation.spec().timeout;
     return;
@@ -239,7 +241,7 @@ void Probes::conclude(Operation& operation) {
     }
     return;
   }
-  // The ranks that never entered matter most, those that have finished least, and a notice has
+  // Ranks that never entered matter most, and ranks that have finished matter least; a notice has
   // limited space.
   std::vector<std::string> told;
   never_entered.tell(told, "never entered it either");
@@ -328,12 +330,12 @@ void Probes::take_answer(const Group& group, PeerId from, const Notice& notice) 
 }
 
 void Probes::give_up(PeerId peer) {
-  membership_.give_up(peer);  // first, so that what ends now is not in doubt
+  membership_.give_up(peer);  // comes first, so that requests that end now are not in doubt
   flow_control_.drop_peer(peer);
 }
 
 /// A living rank that was told that a message is stale eventually receives or discards it, and
-/// sends the rest of what has begun to arrive; a stopped or dead one never does.
+/// sends the rest of any message that has begun to arrive. A stopped or dead rank never does.
 void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
   Group& group = operation.group();
   const std::vector<std::uint32_t> ranks = operation.waits_for();

@@ -1,5 +1,5 @@
-// Engine: what timeouts reveal: operations that are late, ranks that do not answer, and messages
-// that no rank receives.
+// Engine: handles what timeouts reveal: operations that are late, ranks that do not answer, and
+// messages that no rank receives.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ class Probes {
   /// How long a rank waits for answers to its probe before it declares the silent ones dead.
   static constexpr transport::Duration kProbeGrace = std::chrono::seconds(2);
   /// The same for ranks that have never answered this one: they may have to be looked up and
-  /// connected to before the probe reaches them.
+  /// connected before the probe reaches them.
   static constexpr transport::Duration kLongestProbe = std::chrono::milliseconds(4500);
   /// How long a failed operation's buffers may stay in the network, at peers that do not answer,
-  /// before the endpoints to these are closed by force.
+  /// before the endpoints to those peers are closed by force.
   static constexpr transport::Duration kLingerBound = std::chrono::seconds(5);
 
   Probes(transport::Transport& transport, const transport::Clock& clock, const GroupTable& groups,
@@ -43,18 +43,19 @@ class Probes {
   /// that it receives may end later than the goodbye arrives.
   static constexpr transport::Duration kDepartureGrace = std::chrono::seconds(1);
 
-  /// Checks every deadline: probes what is late, and acts on the answers.
+  /// Checks every deadline, probes late operations, and acts on the answers.
   void check_deadlines(transport::TimePoint now);
-  /// A rank has left: what it does not receive within kDepartureGrace fails the operation.
+  /// Must be called when a rank has left. If it does not receive a message within kDepartureGrace,
+  /// the operation fails.
   void receiver_left(Operation& operation, std::uint32_t rank);
-  /// The operation has ended, but the network may still hold its buffers.
+  /// Must be called when the operation has ended but the network may still hold its buffers.
   void begin_lingering(Operation& operation);
 
   /// Answers a peer's probe.
   void answer(Group& group, transport::PeerId from, std::uint64_t sequence);
-  /// A peer has answered one of our probes.
+  /// Handles a peer's answer to one of our probes.
   void take_answer(const Group& group, transport::PeerId from, const Notice& notice);
-  /// Closes the endpoint to the peer by force, and ends what waits for that peer.
+  /// Closes the endpoint to the peer by force, and ends everything that waits for that peer.
   void give_up(transport::PeerId peer);
 
  private:
@@ -62,7 +63,7 @@ class Probes {
   void check_waiting(Group& group, transport::TimePoint now);
   void act_on_deadline(Operation& operation, transport::TimePoint now);
   void probe(Operation& operation);
-  /// Whether every rank has answered the probe, or the silent ones have had their time.
+  /// Whether every rank has answered the probe, or the time for answers is over.
   [[nodiscard]] bool is_over(Operation& operation, transport::TimePoint now);
   void conclude(Operation& operation);
   [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;
@@ -77,8 +78,8 @@ class Probes {
   Membership& membership_;
   FlowControl& flow_control_;
   Failures& failures_;
-  /// Ranks of groups that have been asked in this round what they are doing; one answer covers all
-  /// messages that are late now.
+  /// The ranks of groups that have been asked in this round what they are doing. One answer covers
+  /// all messages that are late now.
   std::set<std::pair<const Group*, std::uint32_t>> asked_;
 };
 

@@ -1,5 +1,6 @@
-// Engine: the queue of receives of one sender and tag. Only the front looks for a header: a receive
-// that skips a withdrawn message looks for another one, and must not fall behind later calls.
+// Engine: the queue of receives of one sender and tag. Only the front receive looks for a header,
+// because a receive that skips a withdrawn message looks for another one and must not fall behind
+// later calls.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ class Operation;
 class ReceiveLines {
  public:
   struct Line;
-  /// One receive; must not move while it is in the queue.
+  /// A receive in the queue. It must not move while it is queued.
   struct QueueTicket {
     Operation* operation = nullptr;
     Line* line = nullptr;
@@ -28,7 +29,7 @@ class ReceiveLines {
   };
 
   void enter(QueueTicket& ticket, std::uint32_t source, std::int32_t tag);
-  /// Returns the new front if it has changed.
+  /// Removes a receive; returns the new front if it has changed.
   Operation* leave(QueueTicket& ticket);
   [[nodiscard]] static bool is_first(const QueueTicket& ticket) {
     return ticket.line->first == &ticket;
@@ -44,11 +45,11 @@ class ReceiveLines {
     return (static_cast<std::uint64_t>(source) << 32U) | static_cast<std::uint32_t>(tag);
   }
 
-  /// Nodes kept for reuse, so that the steady state does not allocate.
+  /// The number of nodes kept for reuse, so that the steady state does not allocate.
   static constexpr std::size_t kSpare = 64;
 
   using Lines = std::unordered_map<std::uint64_t, Line>;
-  Lines lines_;  ///< none is empty
+  Lines lines_;  ///< no queue is empty
   std::vector<Lines::node_type> spare_;
 };
 

@@ -19,10 +19,11 @@ constexpr transport::Duration kIdleTimer = std::chrono::seconds(1);
 constexpr std::size_t kKeptEntries = 1024;
 constexpr std::size_t kKeptNodes = 64;
 /// After this many operations at once, their memory is returned to the kernel, because malloc()
-/// keeps what lies below anything still in use. That takes milliseconds, so it must be rare.
+/// keeps all memory below a block that is still in use. That takes milliseconds, so it must be
+/// rare.
 constexpr std::size_t kBurst = 4096;
 
-/// Empties a queue, and frees what only a burst needed.
+/// Empties a queue, and frees memory that only a burst needed.
 template <class Entry>
 void empty(std::vector<Entry>& queue) {
   queue.clear();
@@ -31,7 +32,7 @@ void empty(std::vector<Entry>& queue) {
   }
 }
 
-/// "; it was waiting for rank 3 (host b, pid 17)", or empty.
+/// Returns "; it was waiting for rank 3 (host b, pid 17)", or an empty string.
 std::string waited_for(const Operation& operation) {
   const Group& group = operation.group();
   std::string text;
@@ -62,7 +63,7 @@ Scheduler::~Scheduler() {
     group->held_.clear();
     group->waiting_.clear();  // groups may outlive the engine, operations must not
   }
-  operations_.clear();  // ending one may make another ready
+  operations_.clear();  // ending one operation may make another ready
 }
 
 std::uint64_t Scheduler::submit(const std::shared_ptr<Group>& group, OperationSpec spec,
@@ -126,7 +127,7 @@ void Scheduler::admit(std::unique_ptr<Operation> operation, std::unique_ptr<Awai
 }
 
 void Scheduler::input_came(Group& group) {
-  // In call order, as messages with one tag must be sent in that order.
+  // Start them in call order, because messages with one tag must be sent in that order.
   while (!group.held_.empty() && group.held_.front().second->decided()) {
     std::unique_ptr<Operation> operation = std::move(group.held_.front().first);
     group.held_.pop_front();
@@ -215,7 +216,7 @@ bool Scheduler::resume_ready() {
 void Scheduler::finish(Operation& operation) {
   Group& group = operation.group();
   const std::shared_ptr<Group> held =
-      operation.shared_group();  // the operation may be the last owner
+      operation.shared_group();  // the operation may be the group's last owner
   Outcome outcome;
   outcome.caused_here = !operation.cause().has_value();
   outcome.error = operation.take_result();
@@ -301,7 +302,7 @@ void Scheduler::end_waiting(Group& group, std::uint64_t sequence, const Error& c
     (*waiting)->tell(cause);
     group.waiting_.erase(waiting);
     group.inputs_.erase(sequence);
-    start_waiting(group);  // the next one may have waited only for this one
+    start_waiting(group);  // the next operation may have waited only for this one
   }
 }
 

@@ -1,6 +1,6 @@
-// Engine: what runs when: the queue of calls, the bound on operations in flight, ready coroutines,
-// turns, and the next timer. It knows no network; its owner decides what happens to a call, and is
-// notified of every end.
+// Engine: decides what runs when: the queue of calls, the bound on operations in flight, ready
+// coroutines, turns, and the next timer. It knows nothing of the network; its owner decides what
+// happens to a call, and is notified of every end.
 #pragma once
 
 #include <coroutine>
@@ -24,9 +24,10 @@ namespace gtopk::engine {
 
 class Scheduler {
  public:
-  /// Collectives of one group in flight at once; later ones wait. This bounds the unreceived
-  /// messages that a fast rank can accumulate at a slow one. The oldest unfinished one is in flight
-  /// on every rank, so none starves. Those waiting at a gate do not count.
+  /// The number of collectives of one group that may be in flight at once; later ones wait. This
+  /// bounds the unreceived messages that a fast rank can accumulate at a slow one. The oldest
+  /// unfinished one is in flight on every rank, so none starves. Collectives waiting at a gate do
+  /// not count.
   static constexpr std::size_t kMaxInFlight = 32;
 
   /// A call on its way to the engine thread.
@@ -59,25 +60,27 @@ class Scheduler {
   /// Ends all remaining operations with Error{kAborted}.
   ~Scheduler();
 
-  // Any thread.
+  // The following may be called on any thread.
 
   /// Numbers the operation and returns its number among the group's collectives; see
   /// Engine::submit.
   std::uint64_t submit(const std::shared_ptr<Group>& group, OperationSpec spec,
                        std::shared_ptr<Gate> input);
-  /// wake, or null: called before the work can be taken. What follows the work may be the end of
-  /// the engine, and of whatever wakes its thread.
+  /// Queues work for the engine thread. `wake`, if not null, is called before the work can be
+  /// taken, because the work may be followed by the end of the engine and of the object that wakes
+  /// its thread.
   void post(std::function<void()> work, const std::function<void()>& wake = nullptr);
   [[nodiscard]] bool has_queued() const;
 
-  // Engine thread: the parts of a step. Each returns whether it did anything.
+  // The following run on the engine thread and are the parts of a step. Each returns whether it did
+  // anything.
 
   bool take_queue();
   bool resume_ready();
   /// Destroys operations that the network no longer uses, and calls those waiting for idle groups.
   void forget_quiet();
 
-  /// Starts the operation as soon as possible. Null: its input is ready.
+  /// Starts the operation as soon as possible. If `input` is null, the input is ready.
   void admit(std::unique_ptr<Operation> operation, std::unique_ptr<AwaitedInput> input = nullptr);
   /// Starts operations whose input has arrived.
   void input_came(Group& group);
@@ -88,20 +91,21 @@ class Scheduler {
   }
   /// Calls `then`, on this thread, as soon as no operation of the group is running or waiting.
   void when_idle(const std::shared_ptr<Group>& group, std::function<void()> then);
-  /// Whether that is so; if `but_for_gates`, apart from those that wait at a gate.
+  /// Whether no operation of the group is running or waiting. With `but_for_gates`, operations that
+  /// wait at a gate do not count.
   [[nodiscard]] bool idle(const Group& group, bool but_for_gates = false) const;
 
-  using Operations = std::list<std::unique_ptr<Operation>>;  ///< in the order in which they started
+  using Operations = std::list<std::unique_ptr<Operation>>;  ///< in starting order
   /// Operations in flight, including those that only wait for the network to release their memory.
   [[nodiscard]] const Operations& operations() const { return operations_; }
-  /// The running collective of that number, or null.
+  /// The running collective with that number, or null.
   [[nodiscard]] static Operation* running(const Group& group, std::uint64_t sequence);
   [[nodiscard]] static Operation* oldest_running(const Group& group);
-  /// Whether the collective waits for a place in flight.
+  /// Whether the collective waits to be put in flight.
   [[nodiscard]] static bool waits(const Group& group, std::uint64_t sequence);
-  /// Whether a collective that waits for a place in flight is past its deadline.
+  /// Whether a collective that waits to be put in flight is past its deadline.
   [[nodiscard]] static bool any_waits_too_long(const Group& group, transport::TimePoint now);
-  /// Ends a collective that waits for a place in flight.
+  /// Ends a collective that waits to be put in flight.
   void end_waiting(Group& group, std::uint64_t sequence, const Error& cause);
   /// Fails the group's running operations, and ends those that wait.
   void fail(Group& group, const Error& cause);
@@ -112,8 +116,8 @@ class Scheduler {
   void leave_line(Operation& operation);
   [[nodiscard]] static bool has_turn(const Operation& operation);
 
-  // Gates: an operation that waits at one has nothing more to exchange, and gives up its place in
-  // flight.
+  // Gates: an operation that waits at a gate has nothing more to exchange, and gives up its place
+  // in flight.
   void wait_at_gate(Operation& operation);
   static void leave_gate(Operation& operation);
 
@@ -145,9 +149,8 @@ class Scheduler {
   Hooks hooks_;
   Operations operations_;
   Operations spare_;  ///< nodes without an operation, so that the steady state does not allocate
-  std::size_t most_operations_ = 0;              ///< in flight at once since memory was last
-                                                 ///< returned
-  std::vector<Operations::iterator> lingering_;  ///< those that have ended
+  std::size_t most_operations_ = 0;              ///< most in flight since memory was last returned
+  std::vector<Operations::iterator> lingering_;  ///< operations that have ended
   std::vector<Ready> ready_;
   std::vector<Ready> resuming_;
   std::vector<std::pair<std::shared_ptr<Group>, std::function<void()>>> idle_waiters_;

@@ -1,5 +1,5 @@
-// Engine: how long to wait before ending something that may be stuck. Waits that overlap share one
-// deadline, so destroying any number of stuck groups takes the time of one.
+// Engine: decides how long to wait before ending something that may be stuck. Overlapping waits
+// share one deadline, so destroying any number of stuck groups takes as long as destroying one.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,14 @@
 
 namespace gtopk::engine {
 
-/// Any thread.
+/// May be used on any thread.
 class SharedDeadline {
  public:
   /// A wait that begins this soon after a deadline has passed belongs to it, and gets no time.
   static constexpr transport::Duration kTogether = std::chrono::milliseconds(100);
 
-  /// The time until which the caller may wait: `length` from now, or less. Must be followed by
-  /// end().
+  /// The time until which the caller may wait: `length` from now, or less. The call must be
+  /// followed by end().
   [[nodiscard]] transport::TimePoint begin(transport::TimePoint now, transport::Duration length) {
     const std::lock_guard lock(mutex_);
     if (waiting_++ == 0 && now > until_ + kTogether) {
@@ -25,7 +25,7 @@ class SharedDeadline {
     return until_;
   }
 
-  /// The caller has stopped waiting; `in_vain`: its time ran out.
+  /// Reports that the caller has stopped waiting. `in_vain` is true if its time ran out.
   void end(transport::TimePoint now, bool in_vain) {
     const std::lock_guard lock(mutex_);
     --waiting_;

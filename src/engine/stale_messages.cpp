@@ -37,7 +37,7 @@ void StaleMessages::add(Entry entry) {
 
 void StaleMessages::add_group(std::uint32_t group, TimePoint now) {
   if (!has(Kind::kGroup, group, 0)) {
-    forget_group(group);  // the group's entry covers these
+    forget_group(group);  // the group's entry covers this message
   }
   add({Kind::kGroup, group, 0, now + kBound});
 }

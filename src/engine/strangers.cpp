@@ -11,7 +11,7 @@ using transport::TagKind;
 
 bool Strangers::ours(Tag tag) const {
   if (transport::kind_of(tag) == TagKind::kControl) {
-    // While a group meets, some members may have started that this process does not know yet.
+    // While a group meets, some members may have started without this process knowing them yet.
     return groups_.awaits_members() || membership_.knows(tag);
   }
   const std::uint32_t id = transport::group_of(tag);
@@ -35,7 +35,7 @@ void Strangers::look(transport::TimePoint now) {
     if (ours(tag)) {
       return true;
     }
-    // A failed meeting may leave messages behind, for which no sender is blamed.
+    // A failed meeting may leave messages behind; their senders are not reported.
     const std::uint32_t id = transport::group_of(tag);
     const bool never_met = transport::kind_of(tag) != TagKind::kControl && !groups_.taken(id) &&
                            groups_.ever_taken(id) && groups_.former_size(id) == 0;

@@ -1,6 +1,6 @@
-// Engine: messages from processes that this one has never met: from another job whose ranks were
-// given this process's address, or have an old address with the same port. They are sent under
-// another key, so no receive matches them, and are removed from the network here.
+// Engine: handles messages from processes that this one has never met. They belong to another job
+// whose ranks were given this process's address, or have an old address with the same port. They
+// are sent under another key, so no receive matches them, and are removed from the network here.
 //
 // Nothing can arrive unless the transport has moved something, so an idle process does not look.
 #pragma once
@@ -22,20 +22,20 @@ class Strangers {
   Strangers(transport::Transport& transport, const GroupTable& groups, const Membership& membership)
       : transport_(transport), groups_(groups), membership_(membership) {}
 
-  /// The transport has moved something.
+  /// Reports that the transport has moved something.
   void moved() { due_ = true; }
-  /// TimePoint::max() when nothing has moved.
+  /// The time of the next check; TimePoint::max() if nothing has moved.
   [[nodiscard]] transport::TimePoint next_look() const {
     return due_ ? looked_ + kPeriod : transport::TimePoint::max();
   }
-  /// Drops such messages if a check is due, and logs that.
+  /// If a check is due, drops such messages and logs that.
   void look(transport::TimePoint now);
-  /// Messages that were dropped so far.
+  /// The number of messages dropped so far.
   [[nodiscard]] std::uint64_t dropped() const { return dropped_; }
 
  private:
-  /// Whether it can be from a member of one of this process's groups, or of one that has ended or
-  /// is about to be made.
+  /// Whether a message with this tag can be from a member of one of this process's groups,
+  /// including groups that have ended or are about to be made.
   [[nodiscard]] bool ours(transport::Tag tag) const;
 
   transport::Transport& transport_;

@@ -20,8 +20,8 @@ class Task;
 namespace detail {
 
 /// Memory of finished coroutine frames, kept per thread for reuse: a collective's frames have the
-/// same few sizes every time. Memory that only many simultaneous operations needed is freed with
-/// them.
+/// same few sizes every time. Memory that was needed only for many simultaneous operations is freed
+/// with them.
 class FramePool {
  public:
   /// The most frames of one size that are kept.

@@ -1,5 +1,5 @@
-// GPU: what an operation needs from acc on a device while it runs (gtopk/device_acc.hpp). A
-// launcher enqueues it on request.
+// GPU: the calls on acc that an operation needs from a device while it runs (gtopk/device_acc.hpp).
+// A launcher enqueues them on request.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,16 @@ namespace gtopk::gpu {
 
 class AccKernels final : public AccDevice {
  public:
-  /// memory: owns what the calls work on; a launcher releases it. whole: in pinned memory,
+  /// `memory` owns the memory of the calls; a launcher releases it. `whole` is in pinned memory and
   /// initially 0; it becomes 1 when all of acc is requested.
   AccKernels(const cuda::Calls& kernels, Launcher& launcher, std::shared_ptr<void> memory,
              std::uint64_t& whole)
       : kernels_(kernels), launcher_(launcher), memory_(std::move(memory)), whole_(whole) {}
 
-  /// Sets how a sketch's heaviest elements are found, and acc there.
+  /// Sets the calls that find a sketch's heaviest elements and read acc there.
   void finds_by(const cuda::FindCall& find, const cuda::GatherCall& gather);
-  /// Sets how all of acc is written. It is written only if requested: the device checks `whole`.
+  /// Sets the call that writes all of acc. acc is written only if requested: the device checks
+  /// `whole`.
   void accumulates_by(const cuda::AccumulateCall& call);
 
   void accumulate(Done done) override;

@@ -1,5 +1,5 @@
-// GPU: which path a sparse all-reduce of tensors on a device takes there. Pure functions of
-// the call's arguments.
+// GPU: the path that a sparse all-reduce of tensors on a device takes there. These are pure
+// functions of the call's arguments.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct DevicePath {
   DataType dtype = DataType::kFloat32;
   std::size_t pieces = 1;
   double divisor = 1;
-  /// The selection that it begins with; empty if there is none.
+  /// The selection with which it begins; empty if there is none.
   std::optional<SelectionRule> rule;
   DetachedCapacity edits;
   /// Set if there is no selection, or if the algorithm is chosen by `auto`, which may sum all of
@@ -38,9 +38,9 @@ struct Asked {
   std::uint32_t ranks = 1;
 };
 
-/// nullopt if the call has to be staged: algorithm or selector have no kernel, indices need more
-/// than 32 bits, or the lists would be longer than the tensor. Throws Error{kInvalidArgument} for
-/// an invalid call.
+/// Returns the path, or nullopt if the call has to be staged because its algorithm or selector has
+/// no kernel, indices need more than 32 bits, or the lists would be longer than the tensor. Throws
+/// Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<DevicePath> device_path_of(const Asked& asked,
                                                        const SparseOptions& options);
 

@@ -1,5 +1,5 @@
-// GPU: the functions of CUDA's driver. It is loaded when a GPU is first used, so that nothing
-// links it, and its functions are declared here instead of taken from its headers.
+// GPU: the functions of CUDA's driver. The driver is loaded when a GPU is first used, so that
+// nothing links it. Its functions are declared here instead of taken from its headers.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class Failure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Results are CUresult, 0 for success.
+/// The driver's functions. Results are of type CUresult, with 0 for success.
 struct Driver {
   using Result = int;
   using Stream = void*;
@@ -27,7 +27,7 @@ struct Driver {
   Result (*device_count)(int* count) = nullptr;
   Result (*device_of)(int* device, int ordinal) = nullptr;
   Result (*device_name)(char* name, int bytes, int device) = nullptr;
-  /// 13000: CUDA 13.0, the latest that the driver knows.
+  /// Gets the latest CUDA version that the driver knows; 13000 is CUDA 13.0.
   Result (*version)(int* version) = nullptr;
   Result (*retain_context)(Context* context, int device) = nullptr;
   Result (*release_context)(int device) = nullptr;
@@ -35,7 +35,8 @@ struct Driver {
   Result (*create_stream)(Stream* stream, unsigned flags) = nullptr;
   Result (*destroy_stream)(Stream stream) = nullptr;
   Result (*synchronize_stream)(Stream stream) = nullptr;
-  /// 0 if it has done all of its work, kNotReady if not; otherwise why the device has failed.
+  /// Returns 0 if the stream has done all of its work, kNotReady if not, and otherwise the reason
+  /// why the device has failed.
   Result (*query_stream)(Stream stream) = nullptr;
   Result (*allocate)(std::uint64_t* address, std::size_t bytes) = nullptr;
   Result (*release)(std::uint64_t address) = nullptr;
@@ -46,18 +47,18 @@ struct Driver {
   /// The stream continues when *address - value, as a signed number, is at least 0 (flags 0).
   Result (*wait_value)(Stream stream, std::uint64_t address, std::uint32_t value,
                        unsigned flags) = nullptr;
-  /// Calls it on one of the driver's threads when the stream gets there. It must not call the
-  /// driver.
+  /// Calls the function on one of the driver's threads when the stream reaches it. The function
+  /// must not call the driver.
   Result (*launch_host_function)(Stream stream, HostFunction call, void* argument) = nullptr;
-  /// *status: 0 if the stream is not captured into a graph.
+  /// Sets *status to 0 if the stream is not being captured into a graph.
   Result (*is_capturing)(Stream stream, int* status) = nullptr;
   /// Sets what this thread may call while another one captures a graph; *mode becomes the former
   /// mode.
   Result (*exchange_capture_mode)(int* mode) = nullptr;
   Result (*error_name)(Result error, const char** name) = nullptr;
 
-  /// Loaded at the first call: the library that GTOPK_CUDA_DRIVER names, or else libcuda.so.1.
-  /// Throws Failure, also in later calls.
+  /// Returns the driver, which is loaded at the first call: the library that GTOPK_CUDA_DRIVER
+  /// names, or else libcuda.so.1. Throws Failure, also in later calls.
   [[nodiscard]] static const Driver& get();
 
   [[nodiscard]] const char* name_of(Result error) const;
@@ -66,7 +67,8 @@ struct Driver {
   /// Makes the primary context of that GPU current on this thread, and keeps it until the process
   /// ends, as torch does. Throws Failure.
   void make_current(int ordinal) const;
-  /// "NVIDIA H200, CUDA 13.0, driver 580.65.06", as far as it can be found out. For messages.
+  /// Describes the device for messages, as far as possible: "NVIDIA H200, CUDA 13.0, driver
+  /// 580.65.06".
   [[nodiscard]] std::string described(int ordinal) const;
 };
 

@@ -19,13 +19,13 @@ void keep_for_good(std::shared_ptr<void> memory) {
 
 }  // namespace
 
-/// Shared by the launcher, the watch, and the driver's callback, one of which reports the end. What
-/// a failed driver holds of it is leaked.
+/// Shared by the launcher, the watch, and the driver's callback, one of which reports the end.
+/// References that a failed driver holds are leaked.
 struct Launcher::Running {
   Running(Launcher* by, Job of) : launcher(by), job(std::move(of)) {}
 
   std::mutex mutex;
-  Launcher* launcher;  ///< null once the end was reported, as it may no longer exist
+  Launcher* launcher;  ///< null once the end was reported, as the launcher may be gone
   Job job;
   Watch::Number watched = 0;
 };
@@ -77,7 +77,7 @@ std::optional<Launcher::Job> Launcher::next() {
         return std::nullopt;
       }
     }
-    // The driver calls nothing back once the context has an error.
+    // The driver makes no callbacks once the context has an error.
     if (const Driver::Result result = driver_.synchronize_stream(stream_); result != 0) {
       end_all(std::make_exception_ptr(Failure(
           fmt::format("{} has failed: {} ({})", device_, driver_.name_of(result), result))));
@@ -147,7 +147,7 @@ void Launcher::end(Running& running, const std::exception_ptr& error) noexcept {
   running.job.done(error);
   running.job.done = nullptr;
   launcher->watch_.forget(running.watched);
-  // Notify under the mutex: as soon as it is free, the launcher may be destroyed.
+  // Notify while holding the mutex, because the launcher may be destroyed as soon as it is free.
   const std::lock_guard lock(launcher->mutex_);
   std::erase_if(launcher->on_device_, [&](const auto& each) { return each.get() == &running; });
   if (error) {

@@ -1,6 +1,7 @@
-// GPU: a thread that calls the driver when the engine's thread must not: the driver may block
-// it while another thread waits in the driver for a result that needs the engine. Jobs are enqueued
-// on one stream, in order, and report their end from there. Nothing waits for the device.
+// GPU: a thread that calls the driver where the engine's thread must not, because the driver may
+// block it while another thread waits in the driver for a result that needs the engine. Jobs are
+// enqueued on one stream, in order, and report their end from there. No thread waits for the
+// device.
 #pragma once
 
 #include <condition_variable>
@@ -25,34 +26,35 @@ class Launcher {
   struct Job {
     /// Enqueues the work on the stream; called on the launcher's thread.
     std::function<void(Driver::Stream stream)> launch;
-    /// Called once: with null when the device has done the work, on one of the driver's threads;
-    /// otherwise with the error, on the launcher's or the watch's thread. Must neither call the
-    /// driver nor block.
+    /// Called once. When the device has done the work, it is called with null, on one of the
+    /// driver's threads; otherwise it is called with the error, on the launcher's or the watch's
+    /// thread. It must neither call the driver nor block.
     std::function<void(std::exception_ptr)> done;
     /// Memory that the work uses; released on the launcher's thread, after `done`. It is never
-    /// released if `launch` throws, as part of the work may be enqueued, or if the device fails.
+    /// released if the device fails or if `launch` throws, because part of the work may be
+    /// enqueued.
     std::shared_ptr<void> memory;
     /// If set, allocates memory and the like before `launch`; called on the launcher's thread. If
     /// it throws, nothing is enqueued, and the memory is released.
     std::function<void()> prepare = nullptr;
   };
 
-  /// make_current: makes the stream's device current on the launcher's thread; called there, first.
-  /// `device`: its name, for messages. The watch is that of the device, and outlives the launcher.
-  /// Throws none of the driver's errors.
+  /// `make_current` makes the stream's device current on the launcher's thread, where it is called
+  /// first. `device` is its name, for messages. The watch belongs to the device and outlives the
+  /// launcher. The constructor throws none of the driver's errors.
   Launcher(const Driver& driver, Driver::Stream stream, std::string device,
            std::function<void()> make_current, Watch& watch);
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
   Launcher(Launcher&&) = delete;
   Launcher& operator=(Launcher&&) = delete;
-  /// Ends once the device has done all of the work, or does nothing any more because of an error.
+  /// Waits until the device has done all of the work, or has stopped because of an error.
   ~Launcher();
 
-  /// Any thread; does not call the driver.
+  /// Runs a job. May be called on any thread; does not call the driver.
   void run(Job job);
 
-  /// "GPU 0", "cuda:0"
+  /// The device's name, such as "GPU 0" or "cuda:0".
   [[nodiscard]] const std::string& device() const { return device_; }
   [[nodiscard]] const Driver& driver() const { return driver_; }
 
@@ -60,13 +62,13 @@ class Launcher {
   struct Running;
 
   void loop();
-  /// The next job, once there is one; nullopt once there will be none.
+  /// Waits for the next job; returns nullopt once there will be none.
   [[nodiscard]] std::optional<Job> next();
   void launch(Job job);
   /// Reports the end of a job, once. Called on one of the driver's threads; with `error`, on any
   /// other.
   static void end(Running& running, const std::exception_ptr& error) noexcept;
-  /// Ends all jobs, as the device does nothing any more.
+  /// Ends all jobs when the device does nothing any more.
   void end_all(const std::exception_ptr& error) noexcept;
 
   const Driver& driver_;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kVariable = "GTOPK_CUDA_SELF_TEST";
 
-/// One row for each group of calls.
+/// The extents of the test, one row for each group of calls.
 constexpr SelfTestExtent kShortExtent{};
 constexpr SelfTestExtent kFullExtents[] = {
     kShortExtent,
@@ -66,14 +66,15 @@ SelfTestReport test_kernels(const Driver& driver, const cuda::Calls& kernels, Da
   if (extent == SelfTest::kFull) {
     longest = std::ranges::max(kFullExtents, {}, &SelfTestExtent::many).many;
   }
-  // Tensor, residual and momentum; and a list of an entry for each element.
+  // The space suffices for tensor, residual and momentum, and a list with an entry for each
+  // element.
   constexpr std::size_t kMore = 65'536;
   SelfTestRun run(driver, kernels, stream, longest * 3 * sizeof(double) + kMore,
                   longest * 2 * sizeof(double) + kMore, limit);
   try {
     visit_floating(dtype, [&]<class T>() { make_calls<T>(run, dtype, extent); });
   } catch (const SelfTestRun::Stuck&) {
-    // Its report says so.
+    // The report says that the call is stuck.
     return run.report();
   }
   return run.report();

@@ -1,5 +1,5 @@
-// GPU: the calls of the self-test for one element type, and what the CPU's
-// own functions make of the same arguments. It knows no memory.
+// GPU: the calls of the self-test for one element type, and the results of the CPU's own functions
+// for the same arguments. This header does not manage memory.
 #pragma once
 
 #include <algorithm>
@@ -36,13 +36,14 @@ struct SelfTestSelection {
   std::uint64_t d = 0;
   double density = 0.01;
   bool residual = true;
-  bool infinite = false;    ///< an element is
-  std::uint64_t block = 0;  ///< of `block`
-  /// Of `threshold`: the last step's, as a multiple of the exact one. 0: there was none.
+  bool infinite = false;    ///< whether an element is infinite
+  std::uint64_t block = 0;  ///< elements per block, for `block`
+  /// For `threshold`: the last step's threshold, as a multiple of the exact one. 0 if there was
+  /// none.
   double last = 0;
 };
 
-/// T: the element type.
+/// Makes the calls. T is the element type.
 template <class T>
 class SelfTestCases : private SelfTestVectors<T> {
   using Base = SelfTestVectors<T>;
@@ -65,7 +66,7 @@ class SelfTestCases : private SelfTestVectors<T> {
  public:
   using Base::Base;
 
-  /// Throws what SelfTestRun::run() throws.
+  /// Makes all calls. Throws what SelfTestRun::run() throws.
   void make_all_calls() {
     select_all();
     for (const std::uint64_t d : {std::uint64_t{1}, extent_.few}) {
@@ -107,7 +108,7 @@ class SelfTestCases : private SelfTestVectors<T> {
              {"exact", 1},
              {"exact", d},
              {"exact", d, 1},
-             {"exact", d, 0.3, false},  // the cut is among equal ones
+             {"exact", d, 0.3, false},  // the cut is among equal magnitudes
              {"exact", d, 0.01, true, true},
              {"gaussian", 1},
              {"gaussian", d},
@@ -148,7 +149,7 @@ class SelfTestCases : private SelfTestVectors<T> {
     SparseOptions options;
     options.density = one.density;
     options.block = one.block;
-    options.state = &state;  // that there is one is all that matters
+    options.state = &state;  // only its presence matters
     const sparse::SelectorRow& row = sparse::selector_registry().find(one.selector);
     const std::uint64_t k = row.per_block ? selection_size(one.d, one.density, one.block)
                                           : selection_size(one.d, one.density);
@@ -326,7 +327,7 @@ class SelfTestCases : private SelfTestVectors<T> {
 
   static constexpr std::uint64_t kColumns = 50;
 
-  /// The cells that the CPU would sum; all NaN if acc is not finite.
+  /// The cells that the CPU would sum; all are NaN if acc is not finite.
   [[nodiscard]] std::vector<Value> cells_of(const std::vector<Value>& acc) const {
     const sparse::CountSketch sketch(extent_.seed, kColumns);
     std::vector<Value> cells(sketch.cells(), std::numeric_limits<Value>::quiet_NaN());
@@ -369,7 +370,7 @@ class SelfTestCases : private SelfTestVectors<T> {
     }
     const auto is_nan = [](Value cell) { return std::isnan(cell); };
     if (!infinite || !std::ranges::all_of(std::span(cells, expected.size()), is_nan)) {
-      run_.expect("cell", cells, std::span(expected));  // any NaN will do
+      run_.expect("cell", cells, std::span(expected));  // any NaN is accepted
     }
   }
 

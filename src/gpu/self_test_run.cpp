@@ -55,7 +55,7 @@ SelfTestRun::SelfTestRun(const Driver& driver, const cuda::Calls& kernels, Drive
 
 SelfTestRun::~SelfTestRun() {
   if (stuck_) {
-    return;  // the device may still write there
+    return;  // the device may still write to this memory
   }
   static_cast<void>(driver_.release_pinned(pinned_));
   release(driver_, device_);
@@ -88,7 +88,7 @@ void* SelfTestRun::scratch(std::size_t bytes) {
       scratch_size_ = 0;
     }
     constexpr std::size_t kLeast = std::size_t{1} << 20U;
-    const std::size_t size = std::max(2 * bytes, kLeast);  // else it would grow again and again
+    const std::size_t size = std::max(2 * bytes, kLeast);  // otherwise it would grow repeatedly
     scratch_ = allocate(driver_, size);
     scratch_size_ = size;
   }

@@ -1,5 +1,5 @@
-// GPU: the vectors and lists of the self-test's calls, for one element type:
-// what is in them, and how they lie in memory. It knows no call.
+// GPU: the vectors and lists of the self-test's calls, for one element type: their contents and
+// their layout in memory. This header does not know the calls.
 #pragma once
 
 #include <array>
@@ -22,19 +22,19 @@
 
 namespace gtopk::gpu {
 
-/// From which size on an exact selection looks for candidates first (device/select.hpp).
+/// The size from which an exact selection looks for candidates first (device/select.hpp).
 inline constexpr std::uint64_t kMany = (std::uint64_t{1} << 19U) + 1;
 
-/// Which calls are made.
+/// The extent of the calls.
 struct SelfTestExtent {
   std::uint64_t seed = 1;
-  /// Elements of most vectors; above 4096 they are several tiles.
+  /// The number of elements of most vectors. Above 4096, a vector has several tiles.
   std::uint64_t few = 4097;
-  /// Elements of the long ones. 0: there are none.
+  /// The number of elements of long vectors. 0 means that there are none.
   std::uint64_t many = kMany;
 };
 
-/// T: the element type. Equal extents make equal elements.
+/// Draws vectors and lists. T is the element type. Equal extents make equal elements.
 template <class T>
 class SelfTestVectors {
  public:
@@ -43,7 +43,7 @@ class SelfTestVectors {
 
   struct Vector {
     std::vector<T> tensor;
-    std::vector<Value> residual;  // empty: none
+    std::vector<Value> residual;  // if empty, there is none
 
     [[nodiscard]] const Value* kept() const { return residual.empty() ? nullptr : residual.data(); }
   };
@@ -51,8 +51,8 @@ class SelfTestVectors {
   /// A vector in the device's memory.
   struct Placed {
     cuda::VectorOf acc;
-    std::array<std::span<const T>, 3> pieces;  ///< on the host
-    const Value* residual = nullptr;           ///< likewise
+    std::array<std::span<const T>, 3> pieces;  ///< pieces in host memory
+    const Value* residual = nullptr;           ///< residual in host memory
   };
 
   struct OwnedList {
@@ -71,7 +71,7 @@ class SelfTestVectors {
     return elements<Value>(count, stream);
   }
 
-  /// The last one is kept: long ones take time.
+  /// Draws a vector. The last one is kept because long ones take time.
   [[nodiscard]] const Vector& drawn_vector(std::uint64_t d, bool residual = true,
                                            bool infinite = false) {
     if (vector_.tensor.size() != d) {
@@ -86,7 +86,7 @@ class SelfTestVectors {
     return vector_;
   }
 
-  /// About one index in `every`, the first among them.
+  /// Draws about one index in `every`, including the first.
   [[nodiscard]] OwnedList drawn_list(std::uint64_t d, std::uint64_t every) const {
     OwnedList list;
     for (std::uint64_t i = 0; i < d; ++i) {
@@ -99,7 +99,7 @@ class SelfTestVectors {
     return list;
   }
 
-  /// In three pieces at odd addresses.
+  /// Places a vector in three pieces at odd addresses.
   [[nodiscard]] Placed place(const Vector& vector) {
     const std::size_t d = vector.tensor.size();
     const std::size_t cuts[] = {0, d / 3, d / 2, d};
@@ -157,7 +157,7 @@ class SelfTestVectors {
   const SelfTestExtent extent_;
 
  private:
-  /// Zeros of both signs, denormals, a few magnitudes that occur often, and many that do not.
+  /// Draws zeros of both signs, denormals, a few magnitudes that occur often, and many that do not.
   template <class U>
   [[nodiscard]] static U element(std::uint64_t bits) {
     const Accumulation<U> sign = (bits & 1U) != 0 ? -1 : 1;

@@ -1,5 +1,5 @@
-// GPU: what a step on a device shares with the core, in one block of pinned memory: the table
-// of the tensor's pieces, lists, sums, reports, and what is to be applied.
+// GPU: the data that a step on a device shares with the core, in one block of pinned memory: the
+// table of the tensor's pieces, lists, sums, reports, and the edits to apply.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace gtopk::gpu {
 
-/// Divides one block; from null it only measures.
+/// Divides one block of memory; from null, it only measures.
 class Deal {
  public:
   Deal(std::byte* begin, std::size_t line) : begin_(begin), line_(line) {}
@@ -40,19 +40,19 @@ class Deal {
 };
 
 struct SharedWorkspace {
-  std::size_t table_at = 0;  ///< in bytes
+  std::size_t table_at = 0;  ///< position in bytes
   cuda::PieceOf* table = nullptr;
-  SelectionReport* report = nullptr;  ///< of a selection, or of what is heavy in a sketch
+  SelectionReport* report = nullptr;  ///< of a selection, or of a sketch's heavy elements
   SelectorState* last = nullptr;      ///< written before the selection, which reads it
   SelectorState* next = nullptr;
   std::uint64_t* finite = nullptr;
-  /// For `auto`: 1 once all of acc is requested, so that its sums are committed, and no lists.
+  /// For `auto`: 1 once all of acc is requested, so that its sums are committed instead of lists.
   std::uint64_t* whole = nullptr;
   Detached lists;
   AccOnDevice sums;
   std::size_t bytes = 0;
 
-  /// From null it only measures.
+  /// Lays out the workspace; from null, it only measures.
   [[nodiscard]] static SharedWorkspace in(std::byte* memory, const DevicePath& path) {
     const std::size_t value_bytes = size_of(accumulation_type(path.dtype));
     Deal deal(memory, 64);
@@ -85,7 +85,8 @@ struct SharedWorkspace {
     return all;
   }
 
-  /// Call before each step: nothing has been selected, and nothing has happened.
+  /// Must be called before each step. It records that nothing has been selected and nothing has
+  /// happened.
   void reset() const {
     *report = SelectionReport();
     *last = SelectorState();

@@ -101,7 +101,8 @@ void Step::lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> piec
     acc_kernels_->accumulates_by({acc_, shared_.sums.sums, shared_.whole});
   }
   if (path_.has_sketch()) {
-    // As many are read as may be found, so those that are not must stay valid indices.
+    // The kernel reads as many indices as may be found, so indices that are not found must stay
+    // valid.
     std::memset(shared_.sums.candidates.indices, 0, path_.sums->candidates * sizeof(cuda::Index));
   }
 }

@@ -1,10 +1,10 @@
-// GPU: one sparse all-reduce of tensors that stay on their device, as calls of the kernels:
-// what is enqueued when the operation is called, what it requests while it runs, and the commit.
-// Memory and streams are the caller's.
+// GPU: one sparse all-reduce of tensors that stay on their device, as calls of the kernels: the
+// work enqueued when the operation is called, the work that it requests while it runs, and the
+// commit. The caller provides memory and streams.
 //
-// Before the operation, the kernels write to pinned memory what it starts from: the entries that
-// the rank selects (gtopk/detached.hpp), or sums of acc (gtopk/device_acc.hpp). Work that depends
-// on the operation's number is enqueued once it has one, before it starts.
+// Before the operation, the kernels write its input to pinned memory: the entries that the rank
+// selects (gtopk/detached.hpp), or sums of acc (gtopk/device_acc.hpp). Work that depends on the
+// operation's number is enqueued once it has one, before it starts.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ void check_kernels(const cuda::Calls& kernels, int error, const std::string& dev
 struct StepMemory {
   std::byte* pinned = nullptr;
   std::byte* device = nullptr;
-  /// Owns both; a launcher releases it.
+  /// The owner of both blocks; a launcher releases it.
   std::shared_ptr<void> owner;
 };
 
@@ -45,28 +45,28 @@ class Step {
   [[nodiscard]] const DevicePath& path() const { return path_; }
   [[nodiscard]] std::size_t pinned_bytes() const;
   [[nodiscard]] std::size_t device_bytes() const;
-  /// Takes the location of each piece of the tensor and of its residual, and its size. Empty pieces
-  /// may be left out.
+  /// Sets the location of each piece of the tensor and of its residual, and the piece's size. Empty
+  /// pieces may be left out.
   void lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> pieces, void* momentum);
-  /// Call before each step except the first.
+  /// Must be called before each step except the first.
   void reset() const { shared_.reset(); }
 
-  // Call the functions below after lay_out().
-  /// In pinned memory; copy it to the beginning of the device's memory before begin().
+  // The functions below must be called after lay_out().
+  /// The table in pinned memory; copy it to the beginning of the device's memory before begin().
   [[nodiscard]] std::span<const std::byte> table() const;
   /// The device memory that only begin() needs.
   [[nodiscard]] std::size_t scratch_bytes() const;
-  /// For `threshold`: to be written before the selection; otherwise null.
+  /// For `threshold`, the state to write before the selection; otherwise null.
   [[nodiscard]] SelectorState* last_state() const;
 
   void begin(void* scratch, Driver::Stream stream) const;
   /// Whether follow() has anything to do.
   [[nodiscard]] bool needs_seed() const { return path_.sums && path_.sums->needs_seed(); }
-  /// Call once the operation has its number in its group, which is the seed unless options name
-  /// one, and before it starts.
+  /// Must be called once the operation has its number in its group, which is the seed unless
+  /// options name one, and before it starts.
   void follow(std::uint64_t seed, Driver::Stream stream);
 
-  /// The operation.
+  /// Returns the operation.
   [[nodiscard]] Collective collective(const SparseOptions& options,
                                       const Delivered& delivered) const;
   /// Enqueues the commit on the device, after the operation's end.

@@ -8,13 +8,13 @@
 namespace gtopk::gpu {
 namespace {
 
-// Values of CUresult.
+// These are values of CUresult.
 constexpr Driver::Result kDeinitialized = 4;  // the process is exiting
-// From here on, a graph is being captured; the device works.
+// From this value on, errors mean that a graph is being captured; the device works.
 constexpr Driver::Result kFirstOfCaptures = 900;
 constexpr Driver::Result kLastOfCaptures = 908;
 
-/// CU_STREAM_CAPTURE_MODE_RELAXED
+/// The value of CU_STREAM_CAPTURE_MODE_RELAXED.
 constexpr int kRelaxed = 2;
 
 bool says_failed(Driver::Result result) {
@@ -55,7 +55,7 @@ Watch::Number Watch::expect(Failed failed) {
 }
 
 void Watch::forget(Number number) noexcept {
-  decltype(waiting_)::node_type let_go;  // freed without the mutex
+  decltype(waiting_)::node_type let_go;  // freed after the mutex is released
   const std::lock_guard lock(mutex_);
   let_go = waiting_.extract(number);
 }

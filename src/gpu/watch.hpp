@@ -1,9 +1,9 @@
-// GPU: a thread that notices when a device has failed: a kernel's illegal access, an
-// uncorrectable error in its memory. From then on every call of the driver returns an error, and it
-// calls no host function any more, so that waiters for one would never be notified.
+// GPU: a thread that notices when a device has failed: because of a kernel's illegal access or an
+// uncorrectable memory error. From then on every driver call returns an error, and the driver calls
+// no host functions any more, so waiters for one would never be notified.
 //
 // While there are waiters, the thread queries a stream through the driver twice a second, but not
-// before the first has waited for half a second. It never waits for the device.
+// before the first waiter has waited for half a second. It never waits for the device.
 #pragma once
 
 #include <atomic>
@@ -23,14 +23,14 @@ namespace gtopk::gpu {
 
 class Watch {
  public:
-  /// `why`: "GPU 0 has failed: CUDA_ERROR_ILLEGAL_ADDRESS (700)".
+  /// Called with the reason: "GPU 0 has failed: CUDA_ERROR_ILLEGAL_ADDRESS (700)".
   using Failed = std::function<void(const std::string& why)>;
   using Number = std::uint64_t;
   static constexpr std::chrono::milliseconds kPeriod{500};
 
-  /// Takes any stream of the device; and the device's name, for messages. make_current: makes the
-  /// device current on the watch's thread; called there, before the first query. If it throws, the
-  /// device has failed.
+  /// Takes any stream of the device, and the device's name for messages. `make_current` makes the
+  /// device current on the watch's thread, where it is called before the first query. If it throws,
+  /// the device counts as failed.
   Watch(const Driver& driver, Driver::Stream stream, std::string device,
         std::function<void()> make_current, std::chrono::milliseconds period = kPeriod);
   Watch(const Watch&) = delete;
@@ -39,20 +39,20 @@ class Watch {
   Watch& operator=(Watch&&) = delete;
   ~Watch();
 
-  // Any thread; neither function calls the driver.
+  // These may be called on any thread; neither calls the driver.
 
-  /// `failed` is called if the device fails before forget(): once, on the watch's thread, where it
-  /// may block.
+  /// Adds a waiter. If the device fails before forget(), `failed` is called once, on the watch's
+  /// thread, where it may block.
   [[nodiscard]] Number expect(Failed failed);
-  /// Does not wait for a call that has begun.
+  /// Removes a waiter. Does not wait for a call that has begun.
   void forget(Number number) noexcept;
 
-  /// Whether a failure is known; true before any waiter is notified.
+  /// Whether a failure is known. It is set before any waiter is notified.
   [[nodiscard]] bool has_failed() const { return failed_; }
 
  private:
   void loop();
-  /// Why the device has failed; empty if it works.
+  /// Says why the device has failed; returns nullopt if it works.
   [[nodiscard]] std::optional<std::string> ask();
 
   const Driver& driver_;
@@ -60,7 +60,7 @@ class Watch {
   const std::string device_;
   const std::function<void()> make_current_;
   const std::chrono::milliseconds period_;
-  bool is_current_ = false;  // on the watch's thread
+  bool is_current_ = false;  // whether the device is current on the watch's thread
   std::atomic<bool> failed_ = false;
 
   std::mutex mutex_;

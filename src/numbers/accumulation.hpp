@@ -1,5 +1,5 @@
-// Numbers: in which type a tensor's elements are accumulated, how they get there and how
-// the result is rounded back. Shared by CPU and GPU. It knows no lists.
+// Numbers: the type in which a tensor's elements are accumulated, the conversion to it, and the
+// rounding of results. CPU and GPU share it. It does not know lists.
 #pragma once
 
 #include <type_traits>
@@ -18,7 +18,7 @@ using Accumulation = std::conditional_t<std::is_same_v<T, double>, double, float
 [[nodiscard]] GTOPK_HOST_DEVICE inline float widen(Bfloat16 value) { return to_float(value); }
 [[nodiscard]] GTOPK_HOST_DEVICE inline float widen(Float16 value) { return to_float(value); }
 
-/// Rounds once, to nearest, ties to even.
+/// Rounds a value once, to nearest, ties to even.
 template <class T>
 [[nodiscard]] GTOPK_HOST_DEVICE inline T narrow(Accumulation<T> value) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
@@ -30,8 +30,8 @@ template <class T>
   }
 }
 
-/// acc = gradient + residual, in the accumulation type. A missing residual is a zero, and still
-/// added: -0 + 0 is +0, whether the zero was stored or not.
+/// acc = gradient + residual, in the accumulation type. A missing residual counts as zero and is
+/// still added: -0 + 0 is +0, whether the zero was stored or not.
 template <class T>
 [[nodiscard]] GTOPK_HOST_DEVICE inline Accumulation<T> accumulate_one(T gradient,
                                                                       Accumulation<T> residual) {

@@ -1,4 +1,4 @@
-// Numbers: rejects numbers that stand for no value of an enumeration, as a cast can make them.
+// Numbers: rejects numbers that are not values of an enumeration; a cast can make such numbers.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace gtopk {
 
-/// Throws Error{kInvalidArgument} for a number that stands for none of the enumeration's values.
+/// Throws Error{kInvalidArgument} for a number that is not one of the enumeration's values.
 template <class Enumeration>
 void check_known(Enumeration value, std::string_view what) {
   if (to_string(value) == "unknown") {

@@ -14,7 +14,7 @@
 
 namespace gtopk {
 
-/// One byte, zero or not.
+/// A truth value as one byte, zero or not.
 struct Bool {
   std::uint8_t byte;
 };
@@ -67,7 +67,7 @@ bool visit_type(DataType type, F f) {
   return visit_row(type, [&]<class T>(const Element<T>&) { f.template operator()<T>(); });
 }
 
-/// Likewise for the types that can be accumulated: float, double and the half types.
+/// Does the same for the types that can be accumulated: float, double and the half types.
 template <class F>
 bool visit_floating(DataType type, F f) {
   bool floating = false;
@@ -80,7 +80,7 @@ bool visit_floating(DataType type, F f) {
   return floating;
 }
 
-/// The name of a type of the table, or "opaque(n)" for one that the core only moves.
+/// The name of a type of the table, or "opaque(n)" for a type that the core only moves.
 [[nodiscard]] std::string name_of(DataType type);
 
 }  // namespace gtopk

@@ -1,6 +1,5 @@
-// Numbers: the two 16-bit floating types as storage, and their conversions, done on
-// integers so that every compiler, SIMD target and device rounds alike. No arithmetic happens in
-// them.
+// Numbers: the two 16-bit floating types as storage, and their conversions, done on integers so
+// that every compiler, SIMD target and device rounds alike. They are not used for arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +9,12 @@
 
 namespace gtopk {
 
-/// The upper half of a float32: 8 exponent bits, 7 of mantissa.
+/// The upper half of a float32: 8 exponent bits and 7 mantissa bits.
 struct Bfloat16 {
   std::uint16_t bits;
 };
 
-/// IEEE 754 binary16: 5 exponent bits, 10 of mantissa, subnormals down to 2^-24.
+/// IEEE 754 binary16: 5 exponent bits, 10 mantissa bits, subnormals down to 2^-24.
 struct Float16 {
   std::uint16_t bits;
 };
@@ -38,12 +37,12 @@ namespace detail {
 
 }  // namespace detail
 
-/// Exact.
+/// Converts exactly.
 [[nodiscard]] GTOPK_HOST_DEVICE inline float to_float(Bfloat16 value) {
   return detail::float_of_bits(static_cast<std::uint32_t>(value.bits) << 16U);
 }
 
-/// Exact; a NaN keeps its payload.
+/// Converts exactly; a NaN keeps its payload.
 [[nodiscard]] GTOPK_HOST_DEVICE inline float to_float(Float16 value) {
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000U) << 16U;
   const std::uint32_t magnitude = value.bits & 0x7FFFU;
@@ -57,7 +56,7 @@ namespace detail {
   return detail::float_of_bits(sign | ((magnitude << 13U) + 0x38000000U));
 }
 
-/// Round to nearest, ties to even; too large becomes Inf, NaN stays NaN.
+/// Rounds to nearest, ties to even. Values that are too large become Inf; NaN stays NaN.
 [[nodiscard]] GTOPK_HOST_DEVICE inline Bfloat16 to_bfloat16(float value) {
   const std::uint32_t bits = detail::float_bits(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {  // rounding up could carry a NaN into Inf
@@ -66,7 +65,7 @@ namespace detail {
   return {static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U)};
 }
 
-/// Round to nearest, ties to even; too large becomes Inf, NaN stays NaN.
+/// Rounds to nearest, ties to even. Values that are too large become Inf; NaN stays NaN.
 [[nodiscard]] GTOPK_HOST_DEVICE inline Float16 to_float16(float value) {
   const std::uint32_t bits = detail::float_bits(value);
   const std::uint32_t sign = (bits >> 16U) & 0x8000U;

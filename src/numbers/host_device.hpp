@@ -1,5 +1,4 @@
-// Numbers: the mark of functions that the CPU and the GPU share, so that both give the
-// same bits. It knows neither of them.
+// Numbers: the mark of functions that the CPU and the GPU share, so that both give the same bits.
 #pragma once
 
 #ifdef __CUDACC__

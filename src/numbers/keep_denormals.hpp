@@ -1,6 +1,6 @@
-// Numbers: denormals are values like any other here. A host program may have asked its threads to
+// Numbers: denormals are treated like any other value. A host program may have asked its threads to
 // flush them (torch.set_flush_denormal does, and new threads inherit it), which would make one rank
-// select differently from another. It knows no lists.
+// select differently from another. This header does not know lists.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class KeepDenormals {
   KeepDenormals& operator=(const KeepDenormals&) = delete;
 
  private:
-  // The barrier keeps the loads that feed the arithmetic on their side of the change.
+  // The barrier keeps loads for the arithmetic on their side of the change.
 #if defined(__SSE2__)
   using Control = std::uint32_t;
   static constexpr Control kAltering = 0x8000U | 0x6000U | 0x0040U;  // FTZ, rounding, DAZ

@@ -12,7 +12,7 @@ namespace gtopk {
   return bits ^ (bits >> 31U);
 }
 
-/// Number i = 1, 2, ... of those drawn from a seed.
+/// Returns number i = 1, 2, ... of the sequence drawn from a seed.
 [[nodiscard]] constexpr std::uint64_t drawn(std::uint64_t seed, std::uint64_t i) {
   constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio
   return mix(seed + i * kStep);

@@ -39,8 +39,8 @@ void check_pieces(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-/// Empty, or {indices, values} of equal length; a result of all elements has no indices to record.
-/// Their memory is appended to `at`.
+/// Returns buffers for `delivered`, which is empty or {indices, values} of equal length; a result
+/// of all elements has no indices to record. Their memory is appended to `at`.
 Delivered delivered_buffers(const std::vector<at::Tensor>& delivered, DataType type,
                             const SparseOptions& options, std::vector<Contiguous>& at) {
   if (delivered.empty()) {
@@ -224,7 +224,7 @@ WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag
   const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "send");
   const Contiguous at = contiguous(tensor, staging_of(tensor, to));
-  // The memory is only held; nothing is copied back.
+  // The memory is only kept alive; nothing is copied back.
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SEND, "gtopk:send", tensors,
                                              std::vector{Contiguous{at.memory, at.memory}},
                                              std::vector<at::Tensor>{});
@@ -359,7 +359,7 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
 PlanReport GtopkBackend::plan(std::uint64_t d, const at::Tensor& like, const SparseOptions& options,
                               bool anew) {
   const DataType type = data_type(like);
-  // The operation shares it, and may outlast the wait.
+  // The operation shares the report, and may outlast the wait.
   const auto report = std::make_shared<PlanReport>();
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::UNKNOWN, "gtopk:plan",
                                              std::vector<at::Tensor>{}, std::vector<Contiguous>{},

@@ -1,6 +1,6 @@
 // Torch backend: gtopk as a c10d backend. It translates tensors and options; the core defines the
-// collectives. A virtual function of c10d::Backend that is not overridden here is not implemented:
-// torch's default raises and names it.
+// collectives. A virtual function of c10d::Backend that is not overridden here is not implemented;
+// torch's default raises an error that names it.
 #pragma once
 
 #include <atomic>
@@ -42,9 +42,11 @@ class GtopkBackend final : public c10d::Backend {
     std::string group_name;
     bool reconfigurable = false;  ///< meets no rank before reconfigure()
   };
-  /// Meets the other ranks; blocks. Call without the GIL. numbered() finds it by its number.
+  /// Meets the other ranks; blocks. Must be called without the GIL. numbered() finds the backend by
+  /// its number.
   [[nodiscard]] static c10::intrusive_ptr<GtopkBackend> make(const BackendOptions& options);
-  /// Never null: throws DistBackendError for a backend that no longer exists.
+  /// Returns the backend of that number, never null: throws DistBackendError if it no longer
+  /// exists.
   [[nodiscard]] static c10::intrusive_ptr<GtopkBackend> numbered(std::int64_t number);
   [[nodiscard]] static std::vector<c10::intrusive_ptr<GtopkBackend>> living();
   explicit GtopkBackend(const BackendOptions& options);
@@ -55,7 +57,7 @@ class GtopkBackend final : public c10d::Backend {
   ~GtopkBackend() override;
 
   const std::string getBackendName() const override { return "gtopk"; }
-  /// A copy, as torch writes into what it passes to split().
+  /// Returns a copy, because torch writes into the options that it passes to split().
   c10::intrusive_ptr<Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
 #if TORCH_VERSION_MINOR >= 14
@@ -109,8 +111,8 @@ class GtopkBackend final : public c10d::Backend {
                                          std::vector<std::vector<at::Tensor>>& inputs,
                                          const c10d::ScatterOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
-  /// A barrier whose timeout names all missing ranks, on every rank present, so `wait_all_ranks`
-  /// changes nothing. Blocks.
+  /// A barrier whose timeout error names all missing ranks on every rank present, so
+  /// `wait_all_ranks` has no effect. Blocks.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
@@ -120,17 +122,18 @@ class GtopkBackend final : public c10d::Backend {
   // of them. A nested start joins the open window, and the first end closes it. After a call that
   // raised, the window stays open, but a new start leaves it and opens another.
   //
-  // supportsCoalescing() stays false: otherwise torch would open a window for each
-  // batch_isend_irecv(). While it is open, torch puts aside what any thread calls in the group. If
-  // the batch raises, torch does so forever, and later collectives return without having run.
+  // supportsCoalescing() stays false, because otherwise torch would open a window for each
+  // batch_isend_irecv(). While a window is open, torch sets aside everything that any thread calls
+  // in the group. If the batch raises, torch does so forever, and later collectives return without
+  // having run.
   void startCoalescing() override;
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
 
   /// See gtopk.sparse_all_reduce. Several tensors, each contiguous, are pieces of one vector; the
-  /// residual then has one dimension. `delivered`: {indices, values} that record the result, see
-  /// gtopk::Delivered; int64 and the accumulation type. `state`: the numbers of a SelectorState,
-  /// used instead of options.state. `momentum`: used instead of options.momentum, shaped like the
-  /// residual.
+  /// residual then has one dimension. `delivered` is {indices, values}, of int64 and the
+  /// accumulation type, which record the result; see gtopk::Delivered. `state` holds the numbers of
+  /// a SelectorState and replaces options.state. `momentum` has the residual's shape and replaces
+  /// options.momentum.
   c10::intrusive_ptr<c10d::Work> sparse_all_reduce(const std::vector<at::Tensor>& tensors,
                                                    const std::optional<at::Tensor>& residual,
                                                    SparseOptions options,
@@ -139,19 +142,19 @@ class GtopkBackend final : public c10d::Backend {
                                                    const std::optional<at::Tensor>& state,
                                                    const std::optional<at::Tensor>& momentum);
 
-  /// See gtopk.plan; `like` has the type of what will be reduced. Blocks.
+  /// See gtopk.plan; `like` has the type of the tensor to reduce. Blocks.
   [[nodiscard]] PlanReport plan(std::uint64_t d, const at::Tensor& like,
                                 const SparseOptions& options, bool anew);
   /// The report of the last `auto` to end.
   [[nodiscard]] std::optional<PlanReport> last_plan();
 
   /// COMM_ERROR or TIMEOUT once the group has failed, for example because a rank died. A mismatch
-  /// does not count, as a group survives it.
+  /// does not count, because a group survives it.
   c10d::ErrorType getError() override;
 
-  // A backend for some of the ranks, in a given order: they meet in the store; the others get null
-  // at once. A group bound to a device makes its subgroups with new_group(): torch would call a
-  // method that backends outside torch cannot have.
+  // Splitting makes a backend for some of the ranks, in a given order. These meet in the store; the
+  // other ranks get null at once. A group bound to a device makes its subgroups with new_group(),
+  // because torch would call a method that backends outside torch cannot have.
   bool supportsSplitting() const override { return !getBoundDeviceId().has_value(); }
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                     const std::vector<int>& ranks,
@@ -161,16 +164,16 @@ class GtopkBackend final : public c10d::Backend {
                                     const int& size) override;
 
 #if TORCH_VERSION_MINOR >= 14
-  // Replaces the group's ranks by others, or by the same again: operations in flight fail, and
-  // numbering of collectives restarts. A handle is a random name; ranks meet in the store under the
-  // uuid.
+  // Reconfiguring replaces the group's ranks by others or by the same ones. Operations in flight
+  // fail, and the numbering of collectives restarts. A handle is a random name; ranks meet in the
+  // store under the uuid.
   bool supportsReconfigure() const override { return backend_options_.reconfigurable; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override;
   c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override;
 #endif
 
-  // Hooks. Abort hooks run on the thread that calls abort(), or before the Work that ended the
-  // group by its failure has ended.
+  // Abort hooks run on the thread that calls abort(), or before the end of the Work whose failure
+  // ended the group.
 #if TORCH_VERSION_MINOR >= 14
   void registerAbortHook(int64_t id, std::function<void()> hook) override {
     state_->add_abort_hook(id, std::move(hook));
@@ -194,10 +197,11 @@ class GtopkBackend final : public c10d::Backend {
   void shutdown() override;
   /// See Process::set_last_words.
   void set_last_words(const std::string& text);
-  /// Called when only weak references remain: drops numbered()'s, which would keep store and hooks.
+  /// Called when only weak references remain: drops the reference for numbered(), which would keep
+  /// store and hooks alive.
   void release_resources() override;
 
-  /// Unique among this process's backends, and never reused.
+  /// A number that is unique among this process's backends and never reused.
   [[nodiscard]] std::int64_t number() const { return number_; }
   [[nodiscard]] Statistics statistics();
   [[nodiscard]] std::string transport();
@@ -205,8 +209,8 @@ class GtopkBackend final : public c10d::Backend {
   [[nodiscard]] std::string flight_record();
 
  private:
-  /// What a member of the group owns until it leaves. Users of the communicator share ownership of
-  /// all of it, as operations end through the runtime's completer.
+  /// The objects that a member of the group owns until it leaves. Users of the communicator share
+  /// ownership of all of them, because operations end through the runtime's completer.
   struct Membership {
     Membership(std::shared_ptr<Runtime> running, const Meeting& meeting)
         : runtime(std::move(running)), communicator(runtime->process, meeting) {}
@@ -221,16 +225,15 @@ class GtopkBackend final : public c10d::Backend {
                                                  std::chrono::milliseconds timeout) const;
   /// This rank's membership; throws an error if this rank is no longer a member.
   [[nodiscard]] std::shared_ptr<Membership> membership();
-  /// Throws unless this rank is still a member; call with mutex_ held.
+  /// Throws unless this rank is still a member. Must be called with mutex_ held.
   void check_member() const;
-  /// The same for a call that has waited: also throws if this is no longer the group it was called
-  /// in.
+  /// Does the same for a call that has waited: also throws if the group has changed since the call.
   void check_same_member(const std::shared_ptr<Membership>& member) const;
   void check_not_forked() const;
   /// All-reduces sparse COO tensors.
   c10::intrusive_ptr<c10d::Work> allreduce_coo(std::vector<at::Tensor>& tensors,
                                                const c10d::AllreduceOptions& opts);
-  /// Null for tensors that are not on a device, or that are staged through host memory.
+  /// Returns null for tensors that are not on a device, or that are staged through host memory.
   [[nodiscard]] std::shared_ptr<SparseOnDevice> on_device(const DeviceTensors& tensors,
                                                           const SparseOptions& options) const;
   c10::intrusive_ptr<c10d::Work> sparse_all_reduce_on_device(
@@ -240,45 +243,48 @@ class GtopkBackend final : public c10d::Backend {
   /// Whether the transport takes device memory, for messages with that rank or with all.
   [[nodiscard]] bool takes_devices(std::optional<int64_t> other = std::nullopt);
   /// Whether the core can use the tensor's own memory, for messages with that rank or with all.
-  /// `copied`: bytes that the core copies in any case.
+  /// `copied` is the number of bytes that the core copies in any case.
   [[nodiscard]] Staging staging_of(const at::Tensor& tensor,
                                    std::optional<int64_t> other = std::nullopt,
                                    std::size_t copied = kShortMessage);
-  /// Aborts the group, unless this rank has left it by then. Call with mutex_ held.
+  /// Returns a function that aborts the group, unless this rank has left it by then. Must be called
+  /// with mutex_ held.
   [[nodiscard]] gpu::Watch::Failed ending_group() const;
   /// Makes a message from or to host memory wait for earlier ones whose device memory is not ready.
-  /// `last`: the gate of the last device message in this direction.
+  /// `last` is the gate of the last device message in this direction.
   static void keep_order(Call& call, std::shared_ptr<Gate>& last);
   using Make = std::function<Collective()>;
-  /// Runs what `make` returns as a new Work, in its turn: see CallOrder. Translates errors.
+  /// Runs the collective that `make` returns as a new Work, when its turn comes; see CallOrder.
+  /// Translates errors.
   c10::intrusive_ptr<c10d::Work> run(c10::intrusive_ptr<GtopkWork> work,
                                      std::chrono::milliseconds timeout, const Make& make,
                                      const CallExtras& extras = {});
-  // Call with mutex_ held.
+  // These must be called with mutex_ held.
   std::uint64_t start(GtopkWork& work, std::chrono::milliseconds timeout, Collective collective,
                       const CallExtras& extras);
   void defer(const c10::intrusive_ptr<GtopkWork>& work, std::chrono::milliseconds timeout,
              Collective collective, const CallExtras& extras);
-  /// Waits for its turn, unlocked meanwhile.
+  /// Waits for its turn, without the lock, and then starts.
   std::uint64_t start_in_turn(std::unique_lock<std::mutex>& lock, GtopkWork& work,
                               std::chrono::milliseconds timeout, Collective collective,
                               const CallExtras& extras);
-  /// Ends the group for this reason.
+  /// Aborts the group for this reason.
   void abort_because(ErrorKind kind, const std::string& reason);
 
   const std::int64_t number_;
-  std::mutex mutex_;  // also makes operation numbers match the core's
+  std::mutex mutex_;  // also keeps operation numbers equal to the core's
   std::shared_ptr<Membership> membership_;
   c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
   Window window_;
   std::shared_ptr<UnseenError> unseen_ = std::make_shared<UnseenError>();
-  // The inputs of the last send from, and the last receive to, a device; guarded by mutex_.
+  // These are the inputs of the last send from a device and of the last receive to one. They are
+  // guarded by mutex_.
   std::shared_ptr<Gate> last_sent_;
   std::shared_ptr<Gate> last_received_;
   const BackendOptions backend_options_;
   const std::string handle_;         ///< for the caller of reconfigure()
-  std::set<std::int64_t> meetings_;  ///< of reconfigure(), by their uuid
+  std::set<std::int64_t> meetings_;  ///< the uuids passed to reconfigure()
   std::string meeting_failed_;       ///< why the last one failed; else empty; under mutex_
   const std::shared_ptr<GroupState> state_ = std::make_shared<GroupState>();
   int forks_;

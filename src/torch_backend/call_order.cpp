@@ -124,8 +124,8 @@ bool CallOrder::waits(const EntryPointer& parent, const Entry* entry) const {
     if (each.get() == entry) {
       break;
     }
-    // A released entry passes callbacks and what they called, but not what its caller called before
-    // it. Parts of one window do not wait for each other on account of its callbacks.
+    // A released entry may overtake callbacks and the calls that they made, but not earlier calls
+    // of its own caller. Parts of one window do not wait for each other because of its callbacks.
     if (released ? each->is_deferred() && each->nesting <= entry->nesting
                  : is_pending(*each, entry)) {
       return true;
@@ -194,7 +194,7 @@ CallOrder::EntryPointer CallOrder::wait_for_turn(Completer& completer, Clock::ti
   try {
     in_time =
         wait_until(changed_, lock, deadline, [&] { return !waits(entry->parent, entry.get()); });
-  } catch (...) {  // a signal handler has raised, with the lock released
+  } catch (...) {  // a signal handler has raised while the lock was released
     started(entry, 0);
     advance();
     throw;
@@ -233,7 +233,7 @@ CallOrder::EntryPointer CallOrder::track(std::uint64_t number, const EntryPointe
   entry->number = number;
   entry->futures.push_back({std::move(future), 1});
   Entries& siblings = called_by(entry->parent);
-  // Those that are deferred were called before its callbacks are attached.
+  // Deferred entries were called before its callbacks are attached.
   const auto at = std::ranges::find_if(
       siblings, [number](const EntryPointer& each) { return each->number > number; });
   entry->place = siblings.insert(at, entry);
@@ -263,7 +263,7 @@ void CallOrder::untrack(Entry& entry) {
   const Entries::iterator place = *std::exchange(entry.place, std::nullopt);
   entry.has_place = false;
   Entries& siblings = called_by(entry.parent);
-  // What its callbacks called takes its place: it may be deferred, and get callbacks even now.
+  // Calls made by its callbacks take its place; they may be deferred, and may still get callbacks.
   for (const EntryPointer& each : entry.called) {
     each->parent = entry.parent;
     each->nesting += entry.nesting + 1;
@@ -277,7 +277,7 @@ bool CallOrder::may_leave(const Entry& entry) {
   if (!entry.returned || entry.awaits_callbacks()) {
     return false;
   }
-  // A released entry stays until what its callbacks called is done, and holds that back, as
+  // A released entry stays until the calls of its callbacks are done, and holds these back, because
   // callbacks before it may not have returned. While something is in flight, the watch must see
   // that it does not wait.
   return (!entry.released && entry.in_flight == 0) || !has_callbacks(entry);
@@ -286,7 +286,7 @@ bool CallOrder::may_leave(const Entry& entry) {
 void CallOrder::settle(const EntryPointer& parent) {
   Entries& entries = called_by(parent);
   for (auto next = entries.begin(); next != entries.end();) {
-    const EntryPointer entry = *next++;  // which takes out itself
+    const EntryPointer entry = *next++;  // which removes itself
     settle(entry);
     if (may_leave(*entry)) {
       untrack(*entry);

@@ -1,18 +1,19 @@
-// Torch backend: one order, the same on every rank, for a group's collectives and those that
-// callbacks of its futures call.
+// Torch backend: one order, the same on every rank, for a group's collectives and for the
+// collectives that callbacks of its futures call.
 //
 // Ranks must call collectives in one order, but a callback runs whenever its future completes: on a
 // futures thread, or at once on the thread that attaches it, if the future is complete by then. So
-// collectives are numbered as if each callback ran when it was attached: first those that the
-// callback calls, then those that are called after it was attached. The latter are deferred: they
-// start when the callback has returned. Callbacks run in the order of their collectives, one after
-// the other. A collective whose callbacks have returned leaves the order, and what they called
-// takes its place, so that a chain of callbacks, each of which calls the next collective, is only
-// one link deep.
+// collectives are numbered as if each callback ran when it was attached: first the collectives that
+// the callback calls, then the collectives that are called after it was attached. The latter are
+// deferred: they start when the callback has returned. Callbacks run in the order of their
+// collectives, one after the other. A collective whose callbacks have returned leaves the order,
+// and the collectives that they called take its place, so that a chain of callbacks, each of which
+// calls the next collective, is only one link deep.
 //
-// A callback may wait for what comes after it. If it waits for a deferred Work, that starts at
-// once. Other waits are invisible: a callback counts as waiting when it calls nothing, nothing that
-// it called is in flight, and its thread has slept for a second. Then the next entries may start.
+// A callback may wait for something that comes after it. If it waits for a deferred Work, that Work
+// starts at once. Other waits are invisible. A callback counts as waiting when it calls nothing,
+// nothing that it called is in flight, and its thread has slept for a second. Then the next entries
+// may start.
 //
 // Only collectives whose future was requested are tracked; point-to-point messages never are.
 #pragma once
@@ -46,11 +47,12 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
 
   /// A collective that is deferred.
   struct Deferred {
-    /// Starts it and returns its number. If given an error, ends it with that and returns 0.
+    /// Starts the collective and returns its number. If given an error, ends it with that error and
+    /// returns 0.
     std::function<std::uint64_t(const std::exception_ptr& error)> start;
-    /// Limits callbacks with nothing in flight: operations have timeouts of their own.
+    /// The time limit for callbacks with nothing in flight; operations have their own timeouts.
     std::chrono::milliseconds timeout;
-    /// Called after that time: ends the group, and closes the order.
+    /// Called after that time. Ends the group and closes the order.
     std::function<void()> late;
   };
 
@@ -64,7 +66,7 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
   /// The collective, of any group, whose callback this thread runs; null if none.
   [[nodiscard]] static const EntryPointer& calling();
 
-  /// While it lives, this thread runs a callback of that collective's future, or what that called.
+  /// While it lives, this thread runs a callback of that collective's future, or code called by it.
   class Within {
    public:
     explicit Within(EntryPointer entry);
@@ -78,8 +80,8 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
     EntryPointer before_;
   };
 
-  /// While it lives, an operation that a callback of that collective called is in flight. Null if
-  /// no callback called it.
+  /// While it lives, an operation that a callback of that collective called is in flight. The entry
+  /// is null if no callback called the operation.
   class InFlight {
    public:
     explicit InFlight(EntryPointer caller);
@@ -93,59 +95,62 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
     EntryPointer caller_;
   };
 
-  /// Whether a collective that this thread calls now has to wait for callbacks. Only loads an
-  /// atomic if no future is pending.
+  /// Whether a collective that this thread calls now has to wait for callbacks. If no future is
+  /// pending, this only loads an atomic.
   [[nodiscard]] bool has_to_wait();
-  /// Call advance() afterwards, without the locks that `start` takes, as its turn may have come.
+  /// Defers a collective. Call advance() afterwards, without the locks that `start` takes, because
+  /// its turn may have come.
   [[nodiscard]] EntryPointer defer(Completer& completer, Deferred deferred);
-  /// Lets go of what has returned, and starts and runs everything whose turn has come.
+  /// Removes entries whose callbacks have returned, and starts and runs everything whose turn has
+  /// come.
   void advance();
   /// Blocks until it is this thread's turn; then the caller starts the collective and calls
   /// started(). Throws c10::DistBackendError at the deadline.
   [[nodiscard]] EntryPointer wait_for_turn(Completer& completer, Clock::time_point deadline);
-  /// `number`: the collective's; 0 if it failed to start.
+  /// Reports that a collective has started. `number` is its number, or 0 if it failed to start.
   void started(const EntryPointer& entry, std::uint64_t number);
 
   /// Tracks a collective whose future has been made; null if the order has been closed.
   [[nodiscard]] EntryPointer track(std::uint64_t number, const EntryPointer& caller,
                                    c10::intrusive_ptr<Future> future);
-  /// Counts callbacks of that future as well, except `ours` of the first one's. Returns whether the
-  /// collective is tracked; a deferred one no longer is once it has started.
+  /// Also counts callbacks of that future, except `ours` of the first future's. Returns whether the
+  /// collective is tracked; a deferred one is no longer tracked once it has started.
   static bool also_track(const EntryPointer& entry, c10::intrusive_ptr<Future> future,
                          std::size_t ours);
-  /// The collective has ended: runs `complete`, which completes its future and thereby runs
-  /// callbacks, either now or, if others come first, later on one of the completer's threads.
-  /// Exceptions that it throws reach the caller or the completer, and the order continues as if it
-  /// had returned.
+  /// Must be called when the collective has ended. Runs `complete`, which completes its future and
+  /// so runs its callbacks, either now or, if other callbacks come first, later on one of the
+  /// completer's threads. Exceptions that it throws reach the caller or the completer, and the
+  /// order continues as if it had returned.
   void ended(const EntryPointer& entry, Completer& completer, std::function<void()> complete);
 
-  /// Called before a callback waits for the collective.
+  /// Must be called before a callback waits for the collective.
   void wanted(const EntryPointer& entry);
 
-  /// The group has ended: deferred collectives end with this error, and nothing waits any more.
+  /// Must be called when the group has ended. Deferred collectives end with this error, and nothing
+  /// waits any more.
   void close(const std::exception_ptr& error);
-  /// The group starts anew.
+  /// Must be called when the group starts anew.
   void reopen();
 
  private:
   using Entries = std::list<EntryPointer>;
 
-  /// What a thread releases without the lock, as that may run Python.
+  /// Objects that a thread releases without the lock, because releasing them may run Python.
   struct Trash;
   class Lock;
   using Ready = std::vector<std::pair<EntryPointer, std::function<void()>>>;
 
-  // Call with the mutex held.
+  // These must be called with the mutex held.
   [[nodiscard]] EntryPointer caller_of(const EntryPointer& entry) const;
   EntryPointer append(Completer& completer);
   [[nodiscard]] bool waits(const EntryPointer& parent, const Entry* entry) const;
   [[nodiscard]] static bool is_behind(const Entry& entry);
-  // apart_from: whose futures' callbacks do not count.
+  // Callbacks of the futures of `apart_from` do not count.
   [[nodiscard]] static bool has_callbacks(const Entry& entry, const Entry* apart_from = nullptr);
   [[nodiscard]] static bool is_pending(const Entry& entry, const Entry* apart_from = nullptr);
   [[nodiscard]] static bool may_leave(const Entry& entry);
   void untrack(Entry& entry);
-  /// Lets those leave, of what that one has called, that may.
+  /// Removes the entries that `parent` has called and that may leave.
   void settle(const EntryPointer& parent);
   void find_ready(const EntryPointer& parent, Ready& ready, EntryPointer& next);
   void start_watch(Completer& completer);
@@ -155,7 +160,7 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
   void run(const EntryPointer& entry, const std::function<void()>& complete);
   void has_run(const EntryPointer& entry);
 
-  // The watch runs on a futures thread while something waits.
+  // The watch runs on a futures thread while an entry waits.
   void watch();
   [[nodiscard]] static bool any_waits(const Entries& entries);
   struct Seen;
@@ -172,11 +177,11 @@ class CallOrder : public std::enable_shared_from_this<CallOrder> {
   bool watching_ = false;
 };
 
-/// A collective. Guarded by the order's mutex unless stated otherwise.
+/// A collective in the order. It is guarded by the order's mutex unless stated otherwise.
 struct CallOrder::Entry {
   struct Tracked {
     c10::intrusive_ptr<Future> future;
-    std::size_t ours;  ///< callbacks that are not the user's
+    std::size_t ours;  ///< number of callbacks that are not the user's
   };
 
   Entry(std::shared_ptr<CallOrder> its_order, const EntryPointer& caller);
@@ -185,19 +190,19 @@ struct CallOrder::Entry {
   /// The entries, of any group, in whose callbacks it was called, innermost first, if they had a
   /// place then. They are weak because each link of a chain would otherwise keep all earlier ones.
   std::vector<std::weak_ptr<Entry>> callers;
-  EntryPointer parent;  ///< the innermost one of this group that has a place
-  Entries called;       ///< entries called in its callbacks, and not done
+  EntryPointer parent;  ///< the innermost caller in this group that has a place
+  Entries called;       ///< entries called in its callbacks that are not done
   std::optional<Entries::iterator> place;
-  std::atomic<bool> has_place{false};  ///< the same, readable without the mutex
-  std::uint64_t nesting = 0;           ///< entries between it and its parent that have left since
+  std::atomic<bool> has_place{false};  ///< whether it has a place; readable without the mutex
+  std::uint64_t nesting = 0;           ///< entries between it and its parent that have since left
 
-  std::uint64_t number = 0;  ///< in its group; 0: it has not started
+  std::uint64_t number = 0;  ///< number in its group; 0 if it has not started
   std::vector<Tracked> futures;
   std::optional<Deferred> deferred;
   Clock::time_point stuck_since = Clock::now();  ///< nothing has been in flight since
   bool holds_thread = false;                     ///< blocks its caller's thread, which starts it
   bool starting = false;
-  std::function<void()> complete;  ///< set if it has ended, and waits for its turn
+  std::function<void()> complete;  ///< set if it has ended and waits for its turn
   Completer* completer = nullptr;
   bool running = false;   ///< its callbacks are running
   bool returned = false;  ///< its callbacks have returned

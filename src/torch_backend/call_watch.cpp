@@ -1,5 +1,5 @@
-// Torch backend: what the order of calls does while something waits: it finds callbacks that wait
-// for what comes after them, and collectives that are late.
+// Torch backend: the watch of the order of calls while something waits. It finds callbacks that
+// wait for something after them, and collectives that are late.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace {
 constexpr std::chrono::milliseconds kLookEvery(100);
 /// A thread that has slept for this many looks waits for something.
 constexpr int kLooks = 10;
-/// The watch ends after this many looks without anything to look for.
+/// The watch ends after this many looks at which nothing waits.
 constexpr int kLinger = 20;
 
 }  // namespace
@@ -54,12 +54,12 @@ bool CallOrder::any_waits(const Entries& entries) {
 
 /// The state of the callbacks of some entries, in order, up to one entry.
 struct CallOrder::Seen {
-  bool any = false;        ///< some have begun
-  bool all_idle = true;    ///< those wait for what comes later
-  bool any_awake = false;  ///< some have run since the last look
+  bool any = false;        ///< some callbacks have begun
+  bool all_idle = true;    ///< all begun callbacks wait for something later
+  bool any_awake = false;  ///< some callbacks have run since the last look
   std::vector<Entry*> sleepers;
 
-  /// Whether an entry may start before them.
+  /// Whether an entry may start before these callbacks.
   [[nodiscard]] bool allow() const { return any && all_idle; }
   bool wake() {
     for (Entry* const each : sleepers) {
@@ -69,8 +69,9 @@ struct CallOrder::Seen {
   }
 };
 
-/// Lets one entry start that only idle callbacks hold up. It does so one by one, as that entry may
-/// be what they wait for. `idle`: whether all callbacks below wait for something that is not below.
+/// Lets one entry start that only idle callbacks hold up. Entries are released one by one because
+/// that entry may be what the callbacks wait for. `idle` tells whether all callbacks below wait for
+/// something that is not below.
 bool CallOrder::release_next(const Entries& entries, bool& idle) {
   Seen before;
   for (const EntryPointer& each : entries) {
@@ -106,7 +107,7 @@ bool CallOrder::release_next(const Entries& entries, bool& idle) {
   return false;
 }
 
-/// Whether one of them, or something that a callback called, is in flight.
+/// Whether one of the entries, or something that a callback called, is in flight.
 bool CallOrder::any_in_flight(const Entries& entries) {
   return std::ranges::any_of(entries, [](const EntryPointer& each) {
     const bool has_ended = each->running || each->returned || each->is_parked();

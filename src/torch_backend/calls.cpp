@@ -1,5 +1,5 @@
 // Torch backend: how a group's backend calls the core: at once or, if callbacks come first, when
-// its turn comes.
+// the call's turn comes.
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -78,7 +78,7 @@ std::uint64_t GtopkBackend::start(GtopkWork& work, std::chrono::milliseconds tim
     *extras.number = number;
   }
   if (numbered) {
-    ++sequence_;  // the core has counted, too, and begin() may throw
+    ++sequence_;  // the core has counted too, and begin() may throw
   }
   work.begin(membership_->communicator.polling_pays());
   return number;
@@ -139,7 +139,7 @@ void GtopkBackend::defer(const c10::intrusive_ptr<GtopkWork>& work,
     work->call(runtime->completer, timeout, 0, state, unseen).done(failure);
     return 0;
   };
-  // For waitForPendingWorks() it is under way until its operation is, too.
+  // For waitForPendingWorks() the window counts as in flight as long as its operations are.
   static_cast<void>(state_->begin(GroupState::Kind::kMessage));
   CallOrder::Deferred deferred;
   deferred.start = [start_or_end, state = state_](const std::exception_ptr& error) {

@@ -1,5 +1,5 @@
 // Torch backend: c10d's collectives that take several tensors and return one Work. The tensors are
-// laid side by side and sent as one.
+// placed side by side and sent as one.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -64,8 +64,8 @@ struct SideBySide {
   std::vector<Contiguous> at;
 };
 
-/// One tensor per rank, of any types, as bytes in P equal buffers in which each tensor is aligned
-/// for its elements.
+/// Buffers for gathering tensors of any types, as bytes in P equal buffers in which each tensor is
+/// aligned for its elements.
 class GatherBuffers {
  public:
   GatherBuffers(const std::vector<at::Tensor>& inputs, int rank, int size, const char* what)
@@ -79,7 +79,7 @@ class GatherBuffers {
     end = std::max(end, kAlignment);  // memory of no bytes could not be viewed as another type
     const BelowAutograd below;
     memory_ = staging_memory({size, end}, at::kByte, inputs.front().device());
-    memory_.zero_();  // padding is sent, too
+    memory_.zero_();  // padding is sent too
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       copy_elements(rows(i)[rank], inputs[i]);
     }
@@ -107,7 +107,7 @@ class GatherBuffers {
   }
 
  private:
-  static constexpr std::int64_t kAlignment = 16;  // that of the widest element type
+  static constexpr std::int64_t kAlignment = 16;  // alignment of the widest element type
 
   const std::vector<at::Tensor>& inputs_;
   int size_;
@@ -115,7 +115,7 @@ class GatherBuffers {
   at::Tensor memory_;
 };
 
-/// The output as P rows of equal size, in its own memory.
+/// Returns the output as P rows of equal size, in its own memory.
 at::Tensor rows_of(const at::Tensor& output, int size, const char* what) {
   const BelowAutograd below;
   if (output.is_contiguous()) {
@@ -127,7 +127,7 @@ at::Tensor rows_of(const at::Tensor& output, int size, const char* what) {
   return output.unflatten(0, {size, output.size(0) / size});
 }
 
-/// The type to agree on: the common one, if any.
+/// Returns the type on which ranks agree: the common type, if there is one.
 DataType type_of_all(const std::vector<at::Tensor>& tensors) {
   const DataType type = type_to_move(tensors.front());
   const auto alike = [&](const at::Tensor& each) { return type_to_move(each) == type; };

@@ -24,7 +24,7 @@ using Job = std::function<void()>;
 
 /// How long the destructor waits for callbacks that are still running.
 constexpr std::chrono::seconds kLastCallbacks(3);
-/// Number of idle threads to keep: one to take a job, one to watch meanwhile.
+/// The number of idle threads to keep: one to take a job, and one to watch meanwhile.
 constexpr std::size_t kWatchers = 2;
 
 void run_logged(const Job& job) {
@@ -35,22 +35,22 @@ void run_logged(const Job& job) {
   }
 }
 
-/// Detached threads that ended their own completer, in a callback that left the last group: they
-/// have yet to return from it, through Python.
+/// Detached threads that ended their own completer in a callback that left the last group, and have
+/// yet to return from it through Python.
 struct Stragglers {
   std::mutex mutex;
   std::condition_variable gone;
   std::size_t count = 0;
-  std::atomic<int> counted_after = 0;  // forks
+  std::atomic<int> counted_after = 0;  // number of forks
 };
 
-/// Never destroyed, as threads may end after the process's statics.
+/// The stragglers are never destroyed, because threads may end after the process's statics.
 Stragglers& stragglers() {
   static Stragglers* const all = std::make_unique<Stragglers>().release();
   return *all;
 }
 
-/// Leaks jobs that will not run, as they may hold Python objects when Python is gone.
+/// Leaks jobs that will not run, because they may hold Python objects when Python is gone.
 template <class T>
 void leak(T&& left_over) {
   static_cast<void>(std::make_unique<T>(std::forward<T>(left_over)).release());
@@ -66,21 +66,22 @@ struct Completer::ThreadPool : std::enable_shared_from_this<ThreadPool> {
   };
 
   std::mutex mutex;
-  std::condition_variable changed;  // jobs, ending
-  std::condition_variable left;     // a member
+  std::condition_variable changed;  // signalled for jobs and ending
+  std::condition_variable left;     // signalled when a thread has left
   std::deque<Job> jobs;
   std::list<Member> members;
-  std::size_t watching = 0;  // waiting for a job, or about to
+  std::size_t watching = 0;  // threads that wait for a job or are about to
   bool ending = false;
-  bool abandoned = false;  // running jobs are not waited for
+  bool abandoned = false;  // whether running jobs are not waited for
 
-  /// Adds a thread that watches the queue. Call it with the mutex held.
+  /// Adds a thread that watches the queue. Must be called with the mutex held.
   void add_thread();
   void work(Member& me);
-  /// Whether all threads of the pool except the caller's have left. Call it with the mutex held.
+  /// Whether all threads of the pool except the caller's have left. Must be called with the mutex
+  /// held.
   [[nodiscard]] bool all_others_left() const;
 
-  /// The pool that the calling thread belongs to.
+  /// The pool to which the calling thread belongs.
   static const ThreadPool*& of_this_thread() {
     thread_local const ThreadPool* pool = nullptr;
     return pool;
@@ -192,7 +193,7 @@ Completer::~Completer() {
 void Completer::wait_for_stragglers() {
   Stragglers& all = stragglers();
   if (all.counted_after != forks()) {
-    return;  // the threads, and perhaps the locked mutex, are the parent's
+    return;  // the threads, and perhaps the locked mutex, belong to the parent
   }
   std::unique_lock lock(all.mutex);
   all.gone.wait_for(lock, kLastCallbacks, [&] { return all.count == 0; });

@@ -9,8 +9,8 @@
 namespace gtopk::torch_backend {
 namespace {
 
-/// Whether two elements may share memory: false only if each dimension's stride exceeds everything
-/// that the dimensions with shorter strides reach.
+/// Whether two elements may share memory: false only if each dimension's stride exceeds the extent
+/// of all dimensions with shorter strides.
 bool may_overlap(const at::Tensor& tensor) {
   if (tensor.numel() < 2 || tensor.is_non_overlapping_and_dense()) {
     return false;
@@ -32,7 +32,7 @@ bool may_overlap(const at::Tensor& tensor) {
   return false;
 }
 
-/// The staging buffer of a tensor on a device.
+/// Makes the staging buffer of a tensor on a device.
 Contiguous staging_buffer(const at::Tensor& tensor) {
   return {tensor, staging_memory(tensor.sizes(), tensor.scalar_type(), tensor.device())};
 }
@@ -42,7 +42,7 @@ Memory memory_of(const at::Tensor& tensor) {
                                   : cuda_memory(static_cast<std::int16_t>(tensor.device().index()));
 }
 
-/// The tensor itself, once all work on the caller's current stream that uses it is done.
+/// Returns the tensor itself, once all work on the caller's current stream that uses it is done.
 Contiguous in_place(const at::Tensor& tensor) {
   DeviceStreams::of(tensor.device()).on_reading([](const c10::Stream&) {});
   return {tensor, tensor};
@@ -88,7 +88,7 @@ Contiguous contiguous(const at::Tensor& tensor, Staging staging) {
     copy_elements(staged.memory, tensor);
     return staged;
   }
-  // Conjugated and negated views are only marked as such: their memory holds other values.
+  // Conjugated and negated views are only marked; their memory holds other values.
   const bool lazy = tensor.is_conj() || tensor.is_neg();
   return {tensor, lazy ? tensor.clone(at::MemoryFormat::Contiguous) : tensor.contiguous()};
 }

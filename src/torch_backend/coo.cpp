@@ -1,4 +1,4 @@
-// Torch backend: the all-reduce of sparse COO tensors: from indices to places and back.
+// Torch backend: the all-reduce of sparse COO tensors, which converts indices to places and back.
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -15,7 +15,8 @@ namespace {
 using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-/// The positions of a coalesced tensor's entries, in row-major order of its sparse dimensions.
+/// Returns the positions of a coalesced tensor's entries, in row-major order of its sparse
+/// dimensions.
 at::Tensor places_of(const at::Tensor& coalesced) {
   const at::Tensor indices = coalesced._indices();
   at::Tensor places = at::zeros({indices.size(1)}, at::kLong);
@@ -44,7 +45,7 @@ at::Tensor indices_of(const std::vector<std::uint64_t>& places, at::IntArrayRef 
   return indices;
 }
 
-/// What an operation on a sparse tensor reads and writes.
+/// The memory that an operation on a sparse tensor reads and writes.
 struct Entries {
   at::Tensor tensor;
   at::Tensor places;

@@ -97,7 +97,7 @@ DeviceCall::DeviceCall(c10::Device device)
 
 DeviceCall::~DeviceCall() {
   if (!redeemed_) {
-    redeem();  // it was never queued
+    redeem();  // the operation was never queued
   }
 }
 

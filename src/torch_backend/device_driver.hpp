@@ -8,14 +8,14 @@
 
 namespace gtopk::torch_backend {
 
-/// Loaded at the first call, so that this library loads on a machine without a driver. Throws
-/// DistBackendError.
+/// Returns the driver, which is loaded at the first call, so that this library loads on a machine
+/// without a driver. Throws DistBackendError.
 [[nodiscard]] const gpu::Driver& device_driver();
 
-/// What GTOPK_CUDA_SELF_TEST says. Throws ValueError.
+/// The setting in GTOPK_CUDA_SELF_TEST. Throws ValueError.
 [[nodiscard]] gpu::SelfTest self_test_of_environment();
 
-/// Rethrows what `call` throws, a gpu::Failure as DistBackendError.
+/// Runs `call` and rethrows what it throws, but a gpu::Failure as DistBackendError.
 void rethrow_failures(const std::function<void()>& call);
 
 }  // namespace gtopk::torch_backend

@@ -13,7 +13,7 @@
 namespace gtopk::torch_backend {
 namespace {
 
-/// The folder of the library that contains this code.
+/// Returns the folder of the library that contains this code.
 std::string folder() {
   Dl_info here{};
   if (dladdr(reinterpret_cast<const void*>(&device_kernels), &here) == 0) {
@@ -22,7 +22,7 @@ std::string folder() {
   return std::filesystem::path(here.dli_fname).parent_path().string();
 }
 
-/// Null if there are none, which is logged unless the user asked for it.
+/// Loads the kernels; returns null if there are none, which is logged unless the user asked for it.
 const cuda::Calls* load_kernels() {
   try {
     const cuda::Calls* const calls = cuda::load_calls(folder());

@@ -10,7 +10,7 @@ namespace gtopk::torch_backend {
 
 gpu::Launcher& launcher_of(c10::Device device) {
   static std::mutex mutex;
-  // Never destroyed, as there is no device any more when the process's statics end.
+  // This is never destroyed, because there is no device any more when the process's statics end.
   static auto& all =
       *std::make_unique<std::map<c10::DeviceIndex, std::unique_ptr<gpu::Launcher>>>().release();
   const std::lock_guard lock(mutex);

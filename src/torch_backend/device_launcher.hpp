@@ -6,8 +6,8 @@
 
 namespace gtopk::torch_backend {
 
-/// Created at the first call, for the lifetime of the process. Call on a thread that may call the
-/// driver.
+/// Returns the launcher, which is created at the first call for the lifetime of the process. Must
+/// be called on a thread that may call the driver.
 [[nodiscard]] gpu::Launcher& launcher_of(c10::Device device);
 
 }  // namespace gtopk::torch_backend

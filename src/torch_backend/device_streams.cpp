@@ -17,10 +17,10 @@
 namespace gtopk::torch_backend {
 namespace {
 
-/// Number of streams on which results wait; further operations share them. Together with the
-/// input's and the launcher's stream, these are fewer than a GPU's eight hardware queues.
+/// The number of streams on which results wait; further operations share them. Together with the
+/// streams of the input and the launcher, there are fewer than a GPU's eight hardware queues.
 constexpr std::size_t kResultStreams = 4;
-/// A page of flags.
+/// The number of flags in a page.
 constexpr std::int64_t kFlagsAtOnce = 1024;
 
 std::atomic<std::uint32_t>* flags_in(const at::Tensor& page) {
@@ -32,7 +32,7 @@ std::atomic<std::uint32_t>* flags_in(const at::Tensor& page) {
 }  // namespace
 
 bool is_served(c10::Device device) {
-  // Another make of device is served if GTOPK_CUDA_DRIVER names a driver with the same interface.
+  // Devices of another type are served if GTOPK_CUDA_DRIVER names a driver with the same interface.
   return device.is_cuda() ||
          (device.is_privateuseone() && std::getenv("GTOPK_CUDA_DRIVER") != nullptr);
 }
@@ -50,7 +50,8 @@ at::Tensor staging_memory(at::IntArrayRef sizes, at::ScalarType type, c10::Devic
 }
 
 DeviceStreams& DeviceStreams::of(c10::Device device) {
-  // Never destroyed, as their streams may wait for a flag when the process's statics end.
+  // These are never destroyed, because their streams may wait for a flag when the process's statics
+  // end.
   static std::mutex mutex;
   static auto& all =
       *std::make_unique<std::map<c10::DeviceIndex, std::unique_ptr<DeviceStreams>>>().release();
@@ -67,7 +68,8 @@ DeviceStreams::DeviceStreams(c10::Device device)
       guard_(device.type()),
       driver_(device_driver()),
       reading_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
-      // Taken together: later it could be one of these again, as the pool has few.
+      // All streams are taken together. A stream taken later could be one of these, because the
+      // pool has few.
       launching_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       watch_(driver_, native(reading_), device.str(),
              [device] { device_driver().make_current(device.index()); }) {
@@ -101,7 +103,7 @@ bool DeviceStreams::can_wait() {
                  << "): " << failure.what() << "; wait() blocks the host";
     waits = false;
   }
-  probe.value += static_cast<std::uint32_t>(trips);  // which the flag holds
+  probe.value += static_cast<std::uint32_t>(trips);  // the flag holds this value
   redeem(probe);
   return waits;
 }
@@ -118,11 +120,11 @@ void DeviceStreams::refuse_capture() const {
 }
 
 void DeviceStreams::refuse_capture_here() const {
-  const c10::DeviceGuard now_current(device_);  // the default stream is that of the current context
+  const c10::DeviceGuard now_current(device_);  // the default stream belongs to the current context
   int status = 0;
   const gpu::Driver::Result result =
       driver_.is_capturing(guard_.getStreamNativeHandle(current()), &status);
-  // The legacy stream returns an error while another one is captured.
+  // The legacy stream returns this error while another stream is captured.
   static constexpr gpu::Driver::Result kCapturedElsewhere = 906;
   TORCH_CHECK_NOT_IMPLEMENTED(status == 0 && result != kCapturedElsewhere,
                               "gtopk: a collective cannot be captured into a CUDA graph: the host ",

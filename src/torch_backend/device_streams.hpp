@@ -1,10 +1,10 @@
-// Torch backend: the streams of one device on which tensors are copied between its memory and the
-// pinned memory that the core reads and writes.
+// Torch backend: the streams of one device on which tensors are copied between device memory and
+// the pinned memory that the core reads and writes.
 //
 // One stream reads all inputs, so that they arrive in call order. Several others write results,
-// each of which may wait for a network, so reading never waits for a result. Nothing here waits for
-// a device. It is called on the callers' threads and the completer's, never on the engine's: a
-// driver lock may be held by a thread that waits for a result.
+// which may wait for a network, so reading never waits for a result. No function here waits for a
+// device. Functions are called on threads of the callers and the completer, never on the engine's,
+// because a thread that waits for a result may hold a driver lock.
 #pragma once
 
 #include <atomic>
@@ -25,11 +25,11 @@ namespace gtopk::torch_backend {
 /// Whether tensors on this device are copied to be reduced: CUDA, or its substitute in tests.
 [[nodiscard]] bool is_served(c10::Device device);
 
-/// Host memory; pinned if it is for copies to or from a device.
+/// Allocates host memory, which is pinned if it is for copies to or from a device.
 [[nodiscard]] at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType type,
                                      c10::Device copied_with);
-/// The same for a call that has not checked yet whether a graph is captured. If one is, throws
-/// NotImplementedError before it allocates anything.
+/// Does the same for a call that has not checked yet whether a graph is being captured. If one is,
+/// throws NotImplementedError before it allocates anything.
 [[nodiscard]] at::Tensor staging_memory(at::IntArrayRef sizes, at::ScalarType type,
                                         c10::Device copied_with);
 
@@ -37,11 +37,12 @@ class DeviceStreams {
  public:
   /// Used by of().
   explicit DeviceStreams(c10::Device device);
-  /// Created at the first call, for the lifetime of the process. Throws what torch and
-  /// device_driver() throw, and as refuse_capture(), as creating them allocates pinned memory.
+  /// Returns the streams, which are created at the first call for the lifetime of the process.
+  /// Throws what torch, device_driver() and refuse_capture() throw, because creating them allocates
+  /// pinned memory.
   [[nodiscard]] static DeviceStreams& of(c10::Device device);
 
-  /// A counter in pinned memory that one operation increments, once, and a stream that waits for
+  /// A counter in pinned memory that one operation increments once, and a stream that waits for
   /// that.
   struct Ticket {
     std::atomic<std::uint32_t>* flag = nullptr;
@@ -53,23 +54,24 @@ class DeviceStreams {
   /// Lets `give` enqueue work on the input stream, which is current meanwhile, after the work on
   /// the caller's current stream. Throws NotImplementedError while a graph is captured.
   void on_reading(const std::function<void(const c10::Stream& stream)>& give);
-  /// Copies `from`, on the device, to pinned memory of as many elements, after the work on the
-  /// caller's current stream. Throws NotImplementedError while a graph is captured.
+  /// Copies `from`, on the device, to pinned memory for the same number of elements, after the work
+  /// on the caller's current stream. Throws NotImplementedError while a graph is captured.
   void read(const at::Tensor& to, const at::Tensor& from);
   /// Calls `run` on one of the driver's threads when all work given to the input stream so far is
   /// done. It must neither call the driver nor block. Throws DistBackendError if the driver cannot
   /// do that.
   void call_behind_reads(std::function<void()> run);
-  /// Decides the gate when everything read so far has arrived, or as not happened if that cannot be
-  /// determined.
+  /// Decides the gate when everything read so far has arrived. If that cannot be determined,
+  /// decides that it has not happened.
   void arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept;
 
-  /// Throws NotImplementedError while a graph is captured. Call it before allocating pinned memory,
-  /// as a capture does not survive an allocation by the driver.
+  /// Throws NotImplementedError while a graph is captured. It must be called before allocating
+  /// pinned memory, because a capture does not survive an allocation by the driver.
   void refuse_capture() const;
 
   [[nodiscard]] Ticket take_ticket();
-  /// Releases what waits for the ticket, now or later. Any thread; does not call the driver.
+  /// Releases everything that waits for the ticket, now or later. May be called on any thread; does
+  /// not call the driver.
   void redeem(const Ticket& ticket) noexcept;
   /// After this, the ticket's stream continues once the ticket is redeemed.
   void wait_for(const Ticket& ticket);
@@ -77,11 +79,12 @@ class DeviceStreams {
   /// The stream of the launcher (device_launcher.hpp), separate from the others.
   [[nodiscard]] const c10::Stream& launching() const { return launching_; }
   /// Between `works` and `works_no_more` an operation enqueues work there while it runs. No stream
-  /// may then wait for a result: that work could be behind the wait in the same hardware queue.
+  /// may then wait for a result, because that work could be behind the wait in the same hardware
+  /// queue.
   void works() noexcept { ++working_; }
   void works_no_more() noexcept { --working_; }
-  /// Whether a stream may wait for a result now. Never if the driver cannot make one wait, or if
-  /// all streams share one hardware queue.
+  /// Whether a stream may wait for a result now. It never may if the driver cannot make one wait,
+  /// or if all streams share one hardware queue.
   [[nodiscard]] bool may_wait() const { return streams_can_wait_ && working_ == 0; }
 
   /// The device's watch, which notifies waiters if the device fails.
@@ -89,7 +92,8 @@ class DeviceStreams {
 
   /// The caller's current stream.
   [[nodiscard]] c10::Stream current() const { return guard_.getStream(device_); }
-  /// The caching allocator may reuse the tensor's memory once the stream has reached this point.
+  /// Tells the caching allocator that it may reuse the tensor's memory once the stream has reached
+  /// this point.
   void in_use_on(const at::Tensor& tensor, c10::Stream stream) const;
   /// The driver's handle of the stream.
   [[nodiscard]] void* native(const c10::Stream& stream) const {
@@ -102,7 +106,7 @@ class DeviceStreams {
   /// Whether streams of this device can wait for a number in memory without holding up others; the
   /// log says why not.
   [[nodiscard]] bool can_wait();
-  /// The same, on a thread that has called the runtime.
+  /// Does the same on a thread that has called the runtime.
   void refuse_capture_here() const;
 
   struct ResultStream {
@@ -126,7 +130,7 @@ class DeviceStreams {
   std::mutex mutex_;
   std::vector<ResultStream> streams_;
   std::vector<Flag> free_flags_;
-  std::vector<at::Tensor> pages_;  // of flags
+  std::vector<at::Tensor> pages_;  // pages of flags
 };
 
 }  // namespace gtopk::torch_backend

@@ -1,4 +1,4 @@
-// Torch backend: the core's errors as those of torch and Python.
+// Torch backend: converts the core's errors to errors of torch and Python.
 #pragma once
 
 #include <exception>
@@ -8,11 +8,12 @@
 
 namespace gtopk::torch_backend {
 
-/// Throws what Python expects: ValueError for bad arguments, NotImplementedError, or
+/// Throws the error that Python expects: ValueError for bad arguments, NotImplementedError, or
 /// DistBackendError for the rest.
 [[noreturn]] void rethrow_for_python(const Error& error);
 
-/// How Backend::getError() reports an error that ends a group; SUCCESS if the group survives it.
+/// The value by which Backend::getError() reports an error that ends a group; SUCCESS if the group
+/// survives it.
 [[nodiscard]] c10d::ErrorType error_type(ErrorKind kind);
 
 /// The result of an operation that ended with this error.

@@ -1,5 +1,5 @@
-// Torch backend: what a forked child inherits. Threads do not survive the fork, and the network
-// belongs to the parent, so the child leaks what it inherited of both.
+// Torch backend: handles forked children. Threads do not survive the fork, and the network belongs
+// to the parent, so the child leaks the objects of both that it inherited.
 #pragma once
 
 #include <mutex>
@@ -13,8 +13,8 @@ namespace gtopk::torch_backend {
 /// Throws Error{kInvalidArgument} if this process was forked since forks() returned `then`.
 void check_not_forked_since(int then);
 
-/// Guards what all process groups of the process share. It is held across every fork, so that in
-/// the child it is free, and what it guards is consistent.
+/// The mutex that guards the state shared by all process groups of the process. It is held across
+/// every fork, so that in the child it is free and the state is consistent.
 [[nodiscard]] std::mutex& process_mutex();
 
 }  // namespace gtopk::torch_backend

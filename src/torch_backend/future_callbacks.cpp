@@ -9,8 +9,8 @@ using Future = c10::ivalue::Future;
 
 std::size_t count_callbacks(Future& future);
 
-/// An explicit instantiation may name private members. If they have other names in a version of
-/// torch, this does not compile.
+/// Gives access to private members, which an explicit instantiation may name. If a version of torch
+/// has other names, this does not compile.
 template <auto Mutex, auto CallbackList>
 struct Members {
   friend std::size_t count_callbacks(Future& future) {

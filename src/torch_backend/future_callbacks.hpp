@@ -7,7 +7,8 @@
 
 namespace gtopk::torch_backend {
 
-/// 0 once the future is complete. Any thread.
+/// Returns the number of callbacks, which is 0 once the future is complete. May be called on any
+/// thread.
 [[nodiscard]] std::size_t callbacks_of(c10::ivalue::Future& future);
 
 }  // namespace gtopk::torch_backend

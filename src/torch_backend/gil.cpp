@@ -1,7 +1,7 @@
 #include "src/torch_backend/gil.hpp"
 
-// These belong to Python's stable C interface; the process has them, as torch does. PyThreadState*
-// is void* here. NOLINTBEGIN(readability-identifier-naming)
+// These functions belong to Python's stable C interface and are in the process, because torch uses
+// them. PyThreadState* is void* here. NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 int Py_IsInitialized();
 int PyGILState_Check();

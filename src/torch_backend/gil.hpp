@@ -4,7 +4,7 @@
 
 namespace gtopk::torch_backend {
 
-/// Releases the GIL if this thread holds it, for code that waits for threads that may need it.
+/// Releases the GIL if this thread holds it, for code that waits for threads that may need the GIL.
 class WithoutGil {
  public:
   WithoutGil();

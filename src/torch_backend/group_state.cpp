@@ -72,7 +72,7 @@ void GroupState::remove_completion_hook(std::int64_t id) {
 }
 
 void GroupState::completed(std::uint64_t key, float duration) const {
-  const std::lock_guard lock(mutex_);  // hooks are short, and call none of our functions
+  const std::lock_guard lock(mutex_);  // hooks are short and call no function of this backend
   for (const auto& [id, hook] : completion_hooks_) {
     try {
       hook(key, duration);

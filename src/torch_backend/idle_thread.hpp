@@ -1,4 +1,4 @@
-// Torch backend: detects that a thread waits: it sleeps, and has used no CPU time lately.
+// Torch backend: detects that a thread waits, because it sleeps and has used no CPU time lately.
 #pragma once
 
 #include <pthread.h>
@@ -9,14 +9,14 @@
 
 namespace gtopk::torch_backend {
 
-/// The thread that made it, observed by others while it lives. Not thread-safe.
+/// Observes the thread that made it, from other threads, while that thread lives. Not thread-safe.
 class IdleThread {
  public:
   IdleThread();
 
   /// Returns how many looks in a row, including this one, have found the thread continuously
-  /// asleep. A thread that waits for the GIL wakes every few milliseconds, so it does not count,
-  /// and neither does one that is ready to run but gets no core.
+  /// asleep. A thread that waits for the GIL wakes every few milliseconds, so it does not count. A
+  /// thread that is ready to run but gets no core does not count either.
   int look();
   /// Whether it has slept since the last look.
   [[nodiscard]] bool still_asleep() const;
@@ -29,7 +29,7 @@ class IdleThread {
 
   pid_t id_;
   clockid_t clock_{};
-  std::int64_t used_ = -1;  ///< at the last look
+  std::int64_t used_ = -1;  ///< CPU time used at the last look
   int looks_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Torch backend: what Python asks of the launcher, as operators torch.ops.gtopk.*. The Python side
-// is gtopk/core/launch.py.
+// Torch backend: what Python asks the launcher, as operators torch.ops.gtopk.*. The Python side is
+// gtopk/core/launch.py.
 #include "gtopk/launch.hpp"
 
 #include <chrono>
@@ -19,8 +19,8 @@ std::optional<std::int64_t> integer(std::optional<std::uint32_t> number) {
   return number ? std::optional<std::int64_t>(*number) : std::nullopt;
 }
 
-/// Rank and size; rank and size on this host, if the launcher provides them; host and port of rank
-/// 0's store, which are empty and 0 if PMIx will provide them.
+/// The fields are rank and size; rank and size on this host, if the launcher provides them; and
+/// host and port of rank 0's store, which are empty and 0 if PMIx will provide them.
 using Place = std::tuple<std::int64_t, std::int64_t, std::optional<std::int64_t>,
                          std::optional<std::int64_t>, std::string, std::int64_t>;
 
@@ -38,8 +38,8 @@ Place launcher_place() {
   }
 }
 
-/// Rank 0 passes the port of torch's store, the others 0; all get the address at which they reach
-/// it.
+/// Finds torch's store. Rank 0 passes its port, and other ranks pass 0; all get the address at
+/// which they reach it.
 std::tuple<std::string, std::int64_t> find_torch_store(std::int64_t port, std::int64_t timeout_ms) {
   try {
     const ServiceAddress found =

@@ -1,5 +1,5 @@
-// Torch backend: the life of a group's backend: how it meets, leaves, is aborted, split, or
-// reconfigured with other ranks; and hooks that observe this.
+// Torch backend: the life of a group's backend: how it meets, leaves, and is aborted, split, or
+// reconfigured with other ranks, and the hooks that observe this.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -22,14 +22,14 @@ std::atomic<std::int64_t> backends_made{0};
 
 using Backends = std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>>;
 
-/// Living backends, by number. Guarded by process_mutex(). Never destroyed, as backends may be
-/// released while the process exits.
+/// The living backends, by number. They are guarded by process_mutex() and never destroyed, because
+/// backends may be released while the process exits.
 Backends& backends() {
   static auto* const living = std::make_unique<Backends>().release();
   return *living;
 }
 
-/// Differs from that of every other process in the job.
+/// Draws a handle that differs from the handle of every other process in the job.
 std::string drawn_handle() {
   std::random_device random;
   std::string handle = "gtopk-";
@@ -96,7 +96,7 @@ std::shared_ptr<GtopkBackend::Membership> GtopkBackend::join(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank, int size,
     std::chrono::milliseconds timeout) const {
   // The last owner to release it waits for other threads' callbacks. In a forked child it is
-  // leaked: its threads do not exist, and its network is the parent's.
+  // leaked, because its threads do not exist and its network belongs to the parent.
   const auto leave = [forks_before = forks_](Membership* membership) {
     std::unique_ptr<Membership> last(membership);
     if (forks_before != forks()) {
@@ -248,7 +248,7 @@ c10d::ErrorType GtopkBackend::getError() {
   if (noted != c10d::ErrorType::SUCCESS || !held) {
     return noted;
   }
-  // Note it for the abort hooks that then run.
+  // Record the error for the abort hooks that then run.
   const std::optional<ErrorKind> failure = held->communicator.failure();
   return failure ? error_type(*failure) : noted;
 }
@@ -317,12 +317,12 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   {
     const std::lock_guard lock(mutex_);
     TORCH_CHECK(meetings_.insert(opts.uuid).second, "gtopk: reconfigure needs a new uuid; ",
-                opts.uuid, " was already used");  // PyTorch's suite asks for these words
+                opts.uuid, " was already used");  // PyTorch's suite requires these words
     last.swap(membership_);
     timeout = opts.timeout.value_or(options_->timeout);
   }
-  // This keeps the engine, which would otherwise end with its last group, and wait for the goodbyes
-  // of peers that stay.
+  // This keeps the engine alive, which would otherwise end with its last group and wait for the
+  // goodbyes of peers that stay.
   const std::shared_ptr<Runtime> runtime = last ? last->runtime : nullptr;
   if (last) {
     last->communicator.abort("the group is being reconfigured");
@@ -332,7 +332,7 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   last.reset();
   const auto rank = static_cast<int>(mine - handles.begin());
   const auto size = static_cast<int>(handles.size());
-  // The prefix is its own, as other ranks may be ahead, and already meet under another uuid.
+  // The prefix is unique, because other ranks may be ahead and already meet under another uuid.
   const auto store = c10::make_intrusive<c10d::PrefixStore>(c10::str("reconfigure/", opts.uuid),
                                                             backend_options_.store);
   std::shared_ptr<Membership> joined;
@@ -353,7 +353,7 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   sequence_ = 0;
   state_->forget_error();
   state_->order().reopen();
-  unseen_ = std::make_shared<UnseenError>();  // Works of the former group have the other one
+  unseen_ = std::make_shared<UnseenError>();  // Works of the former group keep the old object
   last_sent_.reset();
   last_received_.reset();
   return c10::make_intrusive<CoalescedWork>(rank_, Works{});  // it has already ended

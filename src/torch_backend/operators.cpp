@@ -1,8 +1,8 @@
-// Torch backend: what Python calls, as operators torch.ops.gtopk.*. A pybind11 class would also
-// need a library per version of Python. The Python package around them is in gtopk/.
+// Torch backend: the functions that Python calls, as operators torch.ops.gtopk.*. A pybind11 class
+// would also need one library per Python version. The Python package around them is in gtopk/.
 //
 // Operators identify a backend by its number: torch gives Python its own c10d.Backend, which has
-// none of our methods and may be a wrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL).
+// none of gtopk's methods and may be a wrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL).
 #include <chrono>
 #include <cstdint>
 #include <limits>
@@ -48,14 +48,14 @@ std::int64_t create_backend(const GroupPointer& group, std::int64_t timeout_ms,
   return number;
 }
 
-/// The number of the group's backend for CPU tensors, if it is a gtopk backend.
+/// Returns the number of the group's backend for CPU tensors, if it is a gtopk backend.
 std::optional<std::int64_t> number_of(const GroupPointer& group) {
   const c10::intrusive_ptr<c10d::Backend> backend = group->getBackend(c10::DeviceType::CPU);
   const auto* const ours = dynamic_cast<const GtopkBackend*>(backend.get());
   return ours != nullptr ? std::optional(ours->number()) : std::nullopt;
 }
 
-/// torch.classes.gtopk.Gate.
+/// The class torch.classes.gtopk.Gate.
 struct TorchGate : torch::CustomClassHolder {
   explicit TorchGate(std::int64_t arrivals) {
     TORCH_CHECK_VALUE(arrivals >= 1 && arrivals <= std::numeric_limits<std::uint32_t>::max(),
@@ -89,7 +89,7 @@ c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
 using Counts = c10::Dict<std::string, std::int64_t>;
 using Seconds = c10::Dict<std::string, double>;
 
-/// The transport of the living groups; empty if there are none.
+/// Describes the transport of the living groups; empty if there are none.
 std::string transport_here() {
   for (const BackendPointer& backend : GtopkBackend::living()) {
     try {
@@ -101,8 +101,8 @@ std::string transport_here() {
   return {};
 }
 
-/// The statistics of a backend, or of the whole process. Without figures if the process has been in
-/// no group.
+/// Returns the statistics of a backend, or of the whole process. They have no figures if the
+/// process has been in no group.
 std::tuple<Counts, Seconds, std::string> statistics(std::optional<std::int64_t> number) {
   Counts counts;
   Seconds seconds;
@@ -122,8 +122,9 @@ std::tuple<Counts, Seconds, std::string> statistics(std::optional<std::int64_t> 
   return {std::move(counts), std::move(seconds), backend ? backend->transport() : transport_here()};
 }
 
-/// Algorithm ("" if there is no plan), reason; by algorithm seconds, messages, bytes and bytes of a
-/// host; costs by name, in nanoseconds; the collective that measured them; the call's duration.
+/// The fields are the algorithm ("" if there is no plan) and the reason; seconds, messages, bytes
+/// and bytes of a host by algorithm; costs by name, in nanoseconds; the collective that measured
+/// them; and the call's duration.
 using Plan = std::tuple<std::string, std::string, Seconds, Counts, Seconds, Seconds, Seconds,
                         std::int64_t, double>;
 
@@ -164,7 +165,7 @@ Plan last_plan(std::int64_t backend) {
   return told(GtopkBackend::numbered(backend)->last_plan().value_or(PlanReport()));
 }
 
-/// The flight record of the whole process; empty if it is in no group.
+/// Returns the flight record of the whole process; empty if it is in no group.
 std::string flight_record() {
   std::vector<BackendPointer> backends = GtopkBackend::living();
   for (const BackendPointer& backend : backends) {
@@ -196,7 +197,7 @@ void leave_order(const c10::intrusive_ptr<c10d::Work>& work) {
   }
 }
 
-/// An exception of the class that Python has under that name; RuntimeError for all but a few.
+/// Makes an exception of the Python class with that name; it is RuntimeError for all but a few.
 std::exception_ptr exception_of(const std::string& type, const std::string& text) {
   try {
     if (type == "DistBackendError") {
@@ -210,9 +211,9 @@ std::exception_ptr exception_of(const std::string& type, const std::string& text
   }
 }
 
-/// fail(Future future, str type, str text): completes a future with an exception that C++ sees,
-/// too. What Python sets is a value in C++, and what a callback raises is a RuntimeError with a
-/// traceback in its text.
+/// Implements fail(Future future, str type, str text): completes a future with an exception that
+/// C++ also sees. An exception that Python sets is a value in C++, and one that a callback raises
+/// is a RuntimeError with a traceback in its text.
 void fail(const c10::OperatorHandle& /*schema*/, torch::jit::Stack* stack) {
   const std::string text = torch::jit::pop(*stack).toStringRef();
   const std::string type = torch::jit::pop(*stack).toStringRef();
@@ -221,8 +222,8 @@ void fail(const c10::OperatorHandle& /*schema*/, torch::jit::Stack* stack) {
 }
 
 /// Leaves every group, so that the process can exit even if they were not destroyed. A forked child
-/// does not leave the parent's. last_words: the reason, for the errors of other ranks; may be
-/// empty.
+/// does not leave its parent's groups. `last_words` is the reason, for the errors of other ranks;
+/// it may be empty.
 void shut_down(const std::string& last_words) {
   std::vector<BackendPointer> backends = GtopkBackend::living();
   for (const BackendPointer& backend : backends) {
@@ -237,7 +238,7 @@ void shut_down(const std::string& last_words) {
   Completer::wait_for_stragglers();
 }
 
-/// Names with their descriptions, in order.
+/// Returns names with their descriptions, in order.
 c10::Dict<std::string, std::string> described(const std::vector<Choice>& choices) {
   c10::Dict<std::string, std::string> described;
   for (const Choice& choice : choices) {

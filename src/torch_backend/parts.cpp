@@ -1,4 +1,4 @@
-// Torch backend: c10d's collectives that reduce or move parts.
+// Torch backend: the collectives of c10d that reduce or move parts.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,10 +15,10 @@ namespace {
 using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-/// Memory kept for as long as the network needs it; nothing is copied back.
+/// Keeps memory for as long as the network needs it; nothing is copied back.
 Contiguous held(const Contiguous& read) { return {read.memory, read.memory}; }
 
-/// `count` parts of equal size.
+/// Cuts a buffer into `count` parts of equal size.
 Buffers equal_parts(const Buffer& all, int count) {
   Buffers parts;
   const std::uint64_t each = all.count / static_cast<std::uint64_t>(count);
@@ -28,7 +28,7 @@ Buffers equal_parts(const Buffer& all, int count) {
   return parts;
 }
 
-/// The elements of contiguous memory that a part covers.
+/// Returns the elements of contiguous memory that a part covers.
 at::Tensor elements_at(const at::Tensor& memory, const ConstBuffer& part) {
   const BelowAutograd below;
   const auto size = static_cast<std::ptrdiff_t>(memory.element_size());
@@ -38,8 +38,8 @@ at::Tensor elements_at(const at::Tensor& memory, const ConstBuffer& part) {
                                 static_cast<std::ptrdiff_t>(bytes.size()) / size);
 }
 
-/// What this rank sends to itself. On a device this copies it to its destination, as the core
-/// copies nothing there, and returns the destination for the core.
+/// Returns the part that this rank sends to itself. On a device this function copies it to its
+/// destination, because the core copies nothing there, and returns the destination for the core.
 ConstBuffer kept(const ConstBuffer& part, const at::Tensor& from, const Buffer& output,
                  const at::Tensor& to) {
   const bool to_copy = !output.memory.is_host() && part.data != output.data &&
@@ -51,7 +51,7 @@ ConstBuffer kept(const ConstBuffer& part, const at::Tensor& from, const Buffer& 
   return output;
 }
 
-/// In place only if both are in place.
+/// Returns in place only if both are in place.
 Staging common(Staging one, Staging other) { return one == other ? one : Staging::kStaged; }
 
 void check_list(const std::vector<at::Tensor>& tensors, int size, at::ScalarType dtype,
@@ -65,7 +65,7 @@ void check_list(const std::vector<at::Tensor>& tensors, int size, at::ScalarType
   }
 }
 
-/// The list that the root of a gather or scatter passes; the others pass none.
+/// Returns the list that the root of a gather or scatter passes; other ranks pass none.
 std::vector<at::Tensor> list_on_root(const std::vector<std::vector<at::Tensor>>& lists, bool root,
                                      at::ScalarType dtype, int size, const char* what) {
   if (!root) {
@@ -79,8 +79,8 @@ std::vector<at::Tensor> list_on_root(const std::vector<std::vector<at::Tensor>>&
   return lists.front();
 }
 
-/// One piece per rank of a tensor cut along its first dimension: into the numbers of rows in
-/// `splits`, or into equal ones. Splits that do not fit are a RuntimeError and not a ValueError
+/// Cuts a tensor along its first dimension into one piece per rank: with the numbers of rows in
+/// `splits`, or into equal pieces. Splits that do not fit are a RuntimeError and not a ValueError
 /// like other bad arguments, because PyTorch's suite for backends expects that.
 Buffers split_rows(const Contiguous& at, DataType type, int size,
                    const std::vector<int64_t>& splits, const char* which) {

@@ -1,4 +1,4 @@
-// Torch backend: what a coalescing window keeps of operations that have succeeded.
+// Torch backend: the record that a coalescing window keeps of operations that have succeeded.
 #pragma once
 
 #include <chrono>
@@ -13,12 +13,12 @@
 namespace gtopk::torch_backend {
 
 /// Operations that have succeeded, one after the other. Before hold() it does not own their
-/// tensors: those that nothing else uses are freed, and missing from the result.
+/// tensors: tensors that nothing else uses are freed and missing from the result.
 class PastWorks final : public TimedWork {
  public:
   /// Appends a Work that has succeeded, or other past ones. Frees no tensor.
   void add(TimedWork& work);
-  /// From now on owns the remaining tensors.
+  /// Takes ownership of the remaining tensors from now on.
   void hold();
 
   bool isCompleted() override { return true; }

@@ -21,7 +21,7 @@ Runtime::Runtime() : process(Process::start()) {
 
 std::shared_ptr<Runtime> Runtime::get() {
   static std::weak_ptr<Runtime> running;
-  static int started_after = 0;  // forks
+  static int started_after = 0;  // number of forks
   for (;;) {
     std::shared_ptr<Runtime> runtime;
     {
@@ -39,7 +39,7 @@ std::shared_ptr<Runtime> Runtime::get() {
     if (!runtime->process->spent()) {
       return runtime;
     }
-    // Groups that hold it keep it; the next groups may include a peer that it has lost.
+    // Groups that hold the runtime keep it; the next groups may include a peer that it has lost.
     const std::lock_guard lock(process_mutex());
     if (running.lock() == runtime) {
       running.reset();

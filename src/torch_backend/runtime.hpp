@@ -1,5 +1,5 @@
-// Torch backend: what all process groups of this process share. It starts with the first group and
-// ends with the last.
+// Torch backend: the state that all process groups of this process share. It starts with the first
+// group and ends with the last.
 #pragma once
 
 #include <memory>
@@ -12,12 +12,12 @@ namespace gtopk::torch_backend {
 struct Runtime {
   Runtime();
 
-  Completer completer;  // destroyed last, as the process passes it what it releases
+  Completer completer;  // destroyed last because the process passes released objects to it
   std::shared_ptr<Process> process;
 
   /// The current runtime, or a new one if there is none or its process is spent. Throws
-  /// Error{kInvalidArgument} in a child whose parent had one when it forked, as UCX does not work
-  /// there.
+  /// Error{kInvalidArgument} in a child whose parent had one when it forked, because UCX does not
+  /// work there.
   [[nodiscard]] static std::shared_ptr<Runtime> get();
 };
 

@@ -4,9 +4,9 @@
 
 #include <utility>
 
-// These belong to Python's stable C interface; the process has them, as torch does. PyObject*,
-// PyThreadState* and the enumeration of PyGILState_Ensure() are void* and int here.
-// NOLINTBEGIN(readability-identifier-naming)
+// These functions belong to Python's stable C interface and are in the process, because torch uses
+// them. PyObject*, PyThreadState* and the enumeration of PyGILState_Ensure() are void* and int
+// here. NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 int Py_IsInitialized();
 void* PyGILState_GetThisThreadState();
@@ -21,7 +21,8 @@ void Py_DecRef(void* object);
 
 namespace gtopk::torch_backend {
 
-/// An error taken from Python; this owns its three objects until Python has it back.
+/// An error taken from Python. This struct owns its three objects until they are given back to
+/// Python.
 struct HandlerRaised::PythonError {
   void* type = nullptr;
   void* value = nullptr;
@@ -53,8 +54,8 @@ void HandlerRaised::set_error() const {
 
 void run_signal_handlers() {
   const bool main_thread = gettid() == getpid();
-  // Without a state, this thread has never run Python. While Python ends, there is no state to
-  // take.
+  // Without a state, this thread has never run Python. While Python is shutting down, there is no
+  // state to take.
   if (!main_thread || Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) {
     return;
   }

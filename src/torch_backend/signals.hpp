@@ -22,7 +22,8 @@ class __attribute__((visibility("default"))) builtin_exception : public std::run
 
 namespace gtopk::torch_backend {
 
-/// What a signal handler in Python raised, such as KeyboardInterrupt; Python gets it unchanged.
+/// The exception that a signal handler in Python raised, such as KeyboardInterrupt. Python gets it
+/// unchanged.
 class HandlerRaised final : public pybind11::builtin_exception {
  public:
   struct PythonError;
@@ -37,7 +38,7 @@ class HandlerRaised final : public pybind11::builtin_exception {
 /// nothing except on the process's main thread, and only if that runs Python. Takes the GIL.
 void run_signal_handlers();
 
-/// How long a thread waits before it looks for signals, and between two looks.
+/// The time that a thread waits before it checks for signals, and between two checks.
 constexpr std::chrono::milliseconds kSignalsEvery(100);
 
 /// Like condition.wait_until(lock, end, done), but runs signal handlers meanwhile, without the

@@ -39,18 +39,18 @@ bool all_in_order(const DeviceTensors& tensors) {
          (!tensors.momentum || lies_in_order(*tensors.momentum));
 }
 
-/// Whether an error of the CUDA runtime says that the kernels do not run on this GPU, or with this
-/// driver: cudaErrorInsufficientDriver, NoKernelImageForDevice, and from its PTX compiler, which a
-/// GPU newer than the kernels needs, JitCompilerNotFound, UnsupportedPtxVersion and
-/// JitCompilationDisabled.
+/// Whether an error of the CUDA runtime says that the kernels do not run on this GPU or with this
+/// driver. These are cudaErrorInsufficientDriver and NoKernelImageForDevice, and the errors of the
+/// PTX compiler that a GPU newer than the kernels needs: JitCompilerNotFound, UnsupportedPtxVersion
+/// and JitCompilationDisabled.
 bool says_too_old(int error) {
   static constexpr std::array kAll = {35, 209, 221, 222, 223};
   return std::ranges::find(kAll, error) != kAll.end();
 }
 
-/// Whether the kernels of that type, which are loaded, give the CPU's bits on the device, which is
-/// current; a warning says where they do not. True if that is not to be tested, or cannot be for
-/// want of memory.
+/// Whether the loaded kernels of that type give the CPU's bits on the current device; a warning
+/// says where they do not. Returns true if this is not to be tested, or cannot be tested because
+/// memory is short.
 bool passes_self_test(const cuda::Calls& kernels, c10::Device device, DataType dtype) {
   const gpu::SelfTest extent = self_test_of_environment();
   if (extent == gpu::SelfTest::kNone) {
@@ -127,7 +127,7 @@ std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
     return nullptr;
   }
   if (options.algorithm == "auto" && tensors.noted) {
-    return nullptr;  // the ordinary call reports this error
+    return nullptr;  // the staged call reports this error
   }
   const auto path = gpu::device_path_of(
       {
@@ -150,7 +150,7 @@ SparseOnDevice::SparseOnDevice(const cuda::Calls& kernels, const DeviceTensors& 
 
 SparseOnDevice::~SparseOnDevice() {
   if (state_read_ && !state_read_->load(std::memory_order_acquire)) {
-    // The operation was never queued, and the state is still to be read, so it is leaked.
+    // The operation was never queued, and the state has yet to be read, so it is leaked.
     static_cast<void>(std::make_unique<at::Tensor>(*tensors_.state).release());
   }
 }
@@ -193,11 +193,11 @@ void SparseOnDevice::read_state() {
 void SparseOnDevice::begin() {
   const BelowAutograd below;
   const c10::Stream callers = streams_.current();
-  // This allocates memory, which is impossible while a graph is captured.
+  // This may allocate memory, which is impossible while a graph is captured.
   streams_.on_reading([&](const c10::Stream& stream) {
     at::Tensor scratch;
     {
-      const c10::StreamGuard now_current(callers);  // what this frees belongs to the caller again
+      const c10::StreamGuard now_current(callers);  // freed memory belongs to the caller's stream
       lay_out();
       scratch = bytes_on(streams_.device(), step_.scratch_bytes());
     }

@@ -1,9 +1,9 @@
 // Torch backend: a sparse all-reduce of tensors that stay on their device: the memory and the
-// streams of a gpu::Step (src/gpu/step.hpp). Nothing of the tensor's size is copied, unless ranks
+// streams of a gpu::Step (src/gpu/step.hpp). No data of the tensor's size is copied, unless ranks
 // sum all of it.
 //
-// The selection is enqueued when the operation is called. What the operation requests while it runs
-// is enqueued by a launcher. The commit, which reads what the core has written, is enqueued like
+// The selection is enqueued when the operation is called. Work that the operation requests while it
+// runs is enqueued by a launcher. The commit, which reads the core's output, is enqueued like
 // copies of results (device_call.hpp).
 #pragma once
 
@@ -34,15 +34,15 @@ struct DeviceTensors {
   std::optional<at::Tensor> state;
   std::uint64_t d = 0;
   DataType dtype = DataType::kFloat32;
-  /// Whether the result's entries are to be recorded.
+  /// Whether to record the result's entries.
   bool noted = false;
 };
 
 class SparseOnDevice {
  public:
-  /// Null if the call has to be staged: there are no kernels for the device, tensors are not
-  /// contiguous, or it cannot stay there (gpu::device_path_of()). Throws Error{kInvalidArgument}
-  /// for an invalid call.
+  /// Makes the call. Returns null if it has to be staged because there are no kernels for the
+  /// device, tensors are not contiguous, or it cannot stay on the device (gpu::device_path_of()).
+  /// Throws Error{kInvalidArgument} for an invalid call.
   [[nodiscard]] static std::shared_ptr<SparseOnDevice> of(const DeviceTensors& tensors,
                                                           const SparseOptions& options,
                                                           std::uint32_t ranks);
@@ -55,15 +55,15 @@ class SparseOnDevice {
   SparseOnDevice& operator=(SparseOnDevice&&) = delete;
   ~SparseOnDevice();
 
-  /// Allocates memory, and enqueues what the operation starts from, after the work on the caller's
+  /// Allocates memory and enqueues the work before the operation, after the work on the caller's
   /// current stream. While a graph is captured, throws NotImplementedError before it allocates
   /// anything.
   void begin();
   /// Enqueues the work between begin() and the operation's start, once it has its number.
   void follow(std::uint64_t number);
-  /// Whether the operation asks a launcher for more work while it runs.
+  /// Whether the operation requests more work from a launcher while it runs.
   [[nodiscard]] bool asks() const { return step_.path().asks(); }
-  /// The operation, which starts once what begin() and follow() have enqueued is done.
+  /// Returns the operation, which starts once the work enqueued by begin() and follow() is done.
   [[nodiscard]] Collective collective(const SparseOptions& options,
                                       const Delivered& delivered) const {
     return step_.collective(options, delivered);
@@ -72,18 +72,19 @@ class SparseOnDevice {
   void commit(const c10::Stream& stream) const;
 
  private:
-  /// Separate from the call's tensors: a launcher releases it, which must not wait for Python.
+  /// The memory of the step. It is separate from the call's tensors because a launcher releases it,
+  /// which must not wait for Python.
   struct Blocks {
     at::Tensor pinned;
     at::Tensor on_device;
   };
 
   void lay_out();
-  /// Has the selector's state read when the input stream gets there, as the previous step writes it
+  /// Enqueues reading the selector's state on the input stream, because the previous step writes it
   /// when it ends.
   void read_state();
-  /// Notes what the stream, which is current, uses of the call: torch tracks what is copied, but
-  /// not what kernels read.
+  /// Records which tensors of the call the current stream uses: torch tracks tensors that are
+  /// copied, but not tensors that kernels read.
   void in_use_on(const c10::Stream& stream) const;
   void hold(const at::Tensor& pinned) const;
 
@@ -91,11 +92,12 @@ class SparseOnDevice {
   const std::optional<std::uint64_t> seed_;
   DeviceStreams& streams_;
   gpu::Step step_;
-  /// Recorded on the input stream, after begin() and follow(). An operation that fails before it
-  /// starts ends before they are done, and work enqueued after its end reads the table of pieces.
+  /// An event recorded on the input stream after begin() and follow(). An operation that fails
+  /// before it starts ends before that work is done, and work enqueued after its end reads the
+  /// table of pieces.
   c10::Event laid_;
   std::shared_ptr<Blocks> blocks_ = std::make_shared<Blocks>();
-  std::shared_ptr<std::atomic<bool>> state_read_;  ///< null: nothing reads it
+  std::shared_ptr<std::atomic<bool>> state_read_;  ///< null if nothing reads it
 };
 
 }  // namespace gtopk::torch_backend

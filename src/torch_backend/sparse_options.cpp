@@ -9,7 +9,7 @@
 namespace gtopk::torch_backend {
 namespace {
 
-/// The value with this name; `what` is the option.
+/// Returns the value with this name; `what` is the option.
 template <class Value>
 Value named(const char* what, const std::string& name, std::initializer_list<Value> values) {
   std::string names;

@@ -11,7 +11,8 @@
 
 namespace gtopk::torch_backend {
 
-/// Options under Python's names; none for what is None there. op: the number of a torch ReduceOp.
+/// Options under Python's names; options that are None in Python are absent. `op` is the number of
+/// a torch ReduceOp.
 struct NamedOptions {
   std::optional<std::int64_t> k;
   std::optional<double> density;
@@ -27,7 +28,7 @@ struct NamedOptions {
 
 class TorchOptions final : public torch::CustomClassHolder {
  public:
-  /// Throws ValueError for options that are invalid in any group.
+  /// Makes the options. Throws ValueError for options that are invalid in any group.
   explicit TorchOptions(const NamedOptions& given);
 
   [[nodiscard]] const SparseOptions& value() const { return options_; }

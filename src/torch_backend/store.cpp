@@ -30,11 +30,11 @@ struct Client {
   TorchStore client;
 };
 
-/// The store itself or, if a waiting call keeps other threads out, as in a TCPStore, a client of
-/// our own. Otherwise a thread that waits in the store would keep this process from looking up
-/// addresses, even that of a rank that asks whether it is alive. All groups over a store share one
-/// client, which is released with the last of them. (A weak reference of c10's to a store would
-/// keep its server and its socket.)
+/// Returns the store itself or, if a waiting call keeps other threads out as in a TCPStore, a
+/// separate client. Without it, a thread that waits in the store would keep this process from
+/// looking up addresses, even the address of a rank that asks whether it is alive. All groups over
+/// a store share one client, which is released with the last of them. (A weak reference of c10's to
+/// a store would keep its server and its socket.)
 std::shared_ptr<TorchStore> for_lookups(const c10::intrusive_ptr<c10d::Store>& store) {
   auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get());
   if (tcp == nullptr) {
@@ -112,7 +112,7 @@ std::optional<std::string> TorchStore::find(std::string_view key,
 void TorchStore::remove(std::string_view key) {
   try {
     store_->deleteKey(std::string(key));
-  } catch (const std::exception& error) {  // not every store supports it
+  } catch (const std::exception& error) {  // not every store supports this
     LOG(INFO) << "gtopk: could not delete '" << key << "' from the store: " << error.what();
   }
 }

@@ -15,7 +15,7 @@ namespace gtopk::torch_backend {
 
 class TorchStore final : public KeyValueStore {
  public:
-  /// connection: that of a TCPStore's client; null if unknown.
+  /// Wraps a store. `connection` is the connection of a TCPStore's client; null if unknown.
   explicit TorchStore(c10::intrusive_ptr<c10d::Store> store,
                       std::shared_ptr<const StoreConnection> connection = nullptr)
       : store_(std::move(store)), connection_(std::move(connection)) {}
@@ -27,7 +27,7 @@ class TorchStore final : public KeyValueStore {
   void remove(std::string_view key) override;
 
  private:
-  /// Calls torch's store; converts its errors to ours, naming the key.
+  /// Calls torch's store; converts its errors to Error, naming the key.
   template <class F>
   auto calling(std::string_view what, std::string_view key, F f);
 
@@ -35,7 +35,8 @@ class TorchStore final : public KeyValueStore {
   std::shared_ptr<const StoreConnection> connection_;
 };
 
-/// Where a torch group meets: its store, and the job's store without the group's prefixes.
+/// Returns the directory in which a torch group meets: its store, and the job's store without the
+/// group's prefixes.
 [[nodiscard]] std::shared_ptr<Directory> directory_of(
     const c10::intrusive_ptr<c10d::Store>& group_store);
 

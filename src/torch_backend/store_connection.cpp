@@ -23,7 +23,7 @@ std::optional<ino_t> inode_of(int descriptor) {
                                                                    : std::nullopt;
 }
 
-/// The port at the other end, or 0.
+/// Returns the port at the other end, or 0.
 std::uint16_t peer_port(int descriptor) {
   sockaddr_in6 peer{};  // an IPv4 address has its port at the same offset
   socklen_t size = sizeof(peer);
@@ -35,7 +35,8 @@ std::uint16_t peer_port(int descriptor) {
   return ntohs(peer.sin6_port);
 }
 
-/// As between ranks, so that a NAT does not forget the connection while nobody asks the store.
+/// Enables keepalives, as between ranks, so that a NAT does not forget the connection while the
+/// store is idle.
 void keep_alive(int descriptor) {
   const auto set = [descriptor](int level, int option, int value) {
     setsockopt(descriptor, level, option, &value, sizeof(value));

@@ -12,12 +12,12 @@ namespace gtopk::torch_backend {
 
 class StoreConnection {
  public:
-  /// Construct it before the client connects to that port.
+  /// Must be constructed before the client connects to that port.
   explicit StoreConnection(std::uint16_t port);
-  /// Call it after the client has connected: the descriptor that is new since is its connection.
-  /// Makes it and the other connections to that port send keepalives, as torch does not.
+  /// Must be called after the client has connected; the new descriptor is its connection. Makes it
+  /// and other connections to that port send keepalives, because torch does not.
   void made();
-  /// Whether the server has closed it. False if it was not found.
+  /// Whether the server has closed the connection; false if the connection was not found.
   [[nodiscard]] bool closed() const;
 
  private:

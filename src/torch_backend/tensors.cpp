@@ -114,7 +114,7 @@ Reduction reduction(const c10d::ReduceOp& op) {
   TORCH_CHECK_VALUE(op.supplement_,
                     "gtopk: ReduceOp.PREMUL_SUM has no factor: make it with "
                     "torch.distributed._make_nccl_premul_sum(factor)");
-  // This is the only kind of supplement, whatever its name.
+  // This is the only kind of supplement, despite its name.
   const auto* const given = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   const at::Tensor& factor = given->tensor_factor;
   if (!factor.defined()) {

@@ -1,5 +1,5 @@
 // Torch backend: torch's headers, which take longer to compile than everything else here. None of
-// them needs Python's.
+// them needs Python's headers.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -43,7 +43,7 @@ void when_all(Futures parts, std::function<void(const Futures&)> then) {
 }
 
 void concatenate(const Futures& parts, Future& whole) {
-  // The combined future records, for each device, a stream that has waited for the parts.
+  // For each device, the combined future records a stream that has waited for the parts.
   std::vector<c10::Stream> streams;
   for (const c10::Device device : whole.devices()) {
     const c10::impl::VirtualGuardImpl guard(device.type());
@@ -56,15 +56,15 @@ void concatenate(const Futures& parts, Future& whole) {
       whole.setError(part->exception_ptr());
       return;
     }
-    part->wait();  // waits only on its streams, as it is complete
+    part->wait();  // waits only on its streams; it is complete
     const std::vector<at::Tensor> tensors = part->value().toTensorVector();
     result.insert(result.end(), tensors.begin(), tensors.end());
   }
   whole.markCompleted(c10::IValue(std::move(result)));
 }
 
-/// The worst of c10d::WorkResults: what ended the group outranks what it survived, and that
-/// outranks success.
+/// Returns the worst of c10d::WorkResults: an error that ended the group outranks an error that it
+/// survived, and that outranks success.
 std::int64_t worst(const Futures& parts) {
   const auto badness = [](const FuturePointer& part) {
     switch (static_cast<c10d::WorkResult>(part->value().toInt())) {
@@ -78,7 +78,7 @@ std::int64_t worst(const Futures& parts) {
     }
     return 2;
   };
-  const auto found = std::ranges::max_element(parts, {}, badness);  // the first of equal ones
+  const auto found = std::ranges::max_element(parts, {}, badness);  // the first of equal results
   return found == parts.end() ? static_cast<std::int64_t>(c10d::WorkResult::SUCCESS)
                               : (*found)->value().toInt();
 }

@@ -1,4 +1,4 @@
-// Torch backend: a coalescing window: operations called together, and the one Work for all of them.
+// Torch backend: a coalescing window: operations called together, and one Work for all of them.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ namespace gtopk::torch_backend {
 
 using Works = std::vector<c10::intrusive_ptr<TimedWork>>;
 
-/// Completes when all of its Works have. Its error is the first of theirs, in call order; its
-/// result is the concatenation of theirs.
+/// A Work that completes when all of its Works have completed. Its error is their first error in
+/// call order; its result is the concatenation of their results.
 class CoalescedWork final : public c10d::Work {
  public:
   CoalescedWork(int rank, Works works);
@@ -24,14 +24,14 @@ class CoalescedWork final : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
-  /// Waits for all of them, even if one fails early: when this returns or throws, none is in flight
-  /// any more, unless the timeout has passed.
+  /// Waits for all Works, even if one fails early. When it returns or throws, none is in flight any
+  /// more, unless the timeout has passed.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  /// That of the first Work that ended the group, or else of the first that failed.
+  /// The result of the first Work that ended the group, or else of the first that failed.
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
-  /// That of its last collective; 0 if there is none.
+  /// The number of its last collective; 0 if there is none.
   uint64_t getSequencenumber() const override;
   /// Milliseconds from the first call to the last end; throws before that.
   float getDuration() const override;
@@ -41,23 +41,23 @@ class CoalescedWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_
 };
 
-/// Any thread.
+/// A window. It may be used on any thread.
 class Window {
  public:
-  /// Joins one that is open, unless a call has raised in it.
+  /// Opens a window, or joins an open one unless a call has raised in it.
   void open();
-  /// What was called since the window was opened; nothing if it is not open.
+  /// Closes the window. Returns the Works called since it was opened; none if it is not open.
   [[nodiscard]] Works close();
-  /// Adds the Work if the window is open. Returns Works that it drops, to be freed without locks:
-  /// tensors may be Python's.
+  /// Adds the Work if the window is open. Returns Works that it drops, which must be freed without
+  /// locks because tensors may belong to Python.
   [[nodiscard]] Works note(const c10::intrusive_ptr<GtopkWork>& work);
-  /// A call has raised. If the exception is caught, the window stays open. If not, torch never
-  /// closes it, so the next window does not join it.
+  /// Must be called when a call has raised. If the exception is caught, the window stays open. If
+  /// not, torch never closes the window, so the next window does not join it.
   void raised();
 
  private:
   /// If Python leaves a window by an exception, its Works may never be requested. So from this many
-  /// on, or from the first on after a call that raised, PastWorks replace those that have
+  /// Works on, or from the first on after a call that raised, PastWorks replace Works that have
   /// succeeded.
   static constexpr std::size_t kMany = 4096;
 
@@ -65,7 +65,7 @@ class Window {
     Works works;
     bool raised = false;
     std::size_t release_at = kMany;  ///< replace Works when this many are held
-    std::size_t held = 0;            ///< Works that are not past ones
+    std::size_t held = 0;            ///< number of Works that are not past
 
     [[nodiscard]] Works release();
   };

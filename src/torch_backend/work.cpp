@@ -18,7 +18,7 @@ namespace {
 
 std::atomic<std::uint64_t> works_made{0};
 
-/// The exception for Python. Sets `ends_group` if this error is the one that ended the group.
+/// Returns the exception for Python. Sets `ends_group` if this is the error that ended the group.
 std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_point,
                               GroupState& group, bool& ends_group) {
   if (!error) {
@@ -41,8 +41,8 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
   }
 }
 
-/// How long a waiter polls, yielding its core each time, before it sleeps: waking a sleeper takes
-/// longer than a small collective.
+/// How long a waiter polls, yielding its core each time, before it sleeps. Waking a sleeping thread
+/// takes longer than a small collective.
 constexpr std::chrono::microseconds kSpin(50);
 
 /// How long the error of a failed device is held back for the operation's error, which says more.
@@ -56,7 +56,8 @@ void await_soon(const std::atomic<bool>& over) {
   }
 }
 
-/// Takes tensors that this thread must not free itself, as that may run Python.
+/// The completer for tensors that this thread must not free itself, because freeing them may run
+/// Python.
 Completer*& let_go_through() {
   thread_local Completer* completer = nullptr;
   return completer;
@@ -99,7 +100,7 @@ struct GtopkWork::Held {
       return;
     }
     // To destroy an event, torch makes its device current and then restores the former one. On a
-    // thread that has used none, that would be device 0, where a context takes some 500 MB.
+    // thread that has used no device, that would be device 0, where a context takes about 500 MB.
     c10::OptionalDeviceGuard now_current;
     try {
       if (device) {
@@ -113,7 +114,8 @@ struct GtopkWork::Held {
   }
 
  private:
-  /// Leaks it: torch throws when it frees events or pinned memory of a device that has failed.
+  /// Leaks the objects, because torch throws when it frees events or pinned memory of a device that
+  /// has failed.
   void keep() { static_cast<void>(std::make_unique<Held>(std::move(*this)).release()); }
 };
 
@@ -294,7 +296,8 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   }
   const bool copies = finish_ || on_device || std::ranges::any_of(memory_, &Contiguous::is_copy);
   if (!error && after_earlier_ && !group_->have_ended_before(*interval_)) {
-    // In the engine they have ended, but results may still have to be copied to their destination.
+    // In the engine the operation has ended, but results may still have to be copied to their
+    // destination.
     completer.run([self = std::move(self)]() mutable {
       self->group_->wait_for_those_before(*self->interval_);
       finish(end(std::move(self), nullptr));
@@ -314,7 +317,7 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   bool ends_group = false;
   const std::exception_ptr seen = for_python(error, c10d::isP2POp(opType_), *group_, ends_group);
   if (ends_group && group_->has_abort_hooks()) {
-    // They run before waiters continue, and may take any time.
+    // Hooks run before waiters continue, and may take any time.
     completer.run([self = std::move(self), seen]() mutable {
       self->group_->run_abort_hooks();
       finish(end(std::move(self), seen));
@@ -322,7 +325,8 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
     return;
   }
   if (recordFunctionEndCallback_) {
-    // This is the profiler's. It restores the caller's state, for which it may wait for the GIL.
+    // This callback is the profiler's. It restores the caller's state, for which it may wait for
+    // the GIL.
     completer.run([self = std::move(self), seen]() mutable { finish(end(std::move(self), seen)); });
     return;
   }
@@ -362,7 +366,7 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
   const std::optional<CallOrder::InFlight> in_flight = std::move(self->in_flight_);
   const Clock::time_point over_at = Clock::now();
   self->tell_group(error != nullptr, over_at);
-  // Do this before a waiter continues and calls what ends next.
+  // Do this before a waiter continues and calls the operation that ends next.
   if (const std::shared_ptr<c10d::WorkInfo> info = self->info_for_hook(over_at)) {
     GroupState::tell_end_hook(group, info, *self->completer_);
   }

@@ -8,7 +8,7 @@
 namespace gtopk::torch_backend {
 
 c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
-  want();  // the caller may be about to wait for the future, which cannot be seen
+  want();  // the caller may be about to wait for the future, which is invisible
   const std::lock_guard lock(ending_->mutex);
   if (!future_) {
     std::vector<c10::Device> devices;
@@ -22,7 +22,8 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
       }
       complete();
     } else {
-      // This callback is the first: threads waiting for the Work continue before the others run.
+      // This callback is the first one, so that threads waiting for the Work continue before other
+      // callbacks run.
       future_->addCallback(
           [ending = ending_](Future&) {
             { const std::lock_guard set(ending->mutex); }
@@ -77,7 +78,7 @@ void GtopkWork::finish(Self self) {
   }
   const std::shared_ptr<GroupState> group = self->group_;
   try {
-    // What its callbacks call takes the place of the callback that called it.
+    // Calls made by its callbacks take the place of the callback that made them.
     const CallOrder::Within within(self->caller_);
     const CallOrder::InFlight in_flight(self->caller_);
     self->complete();
@@ -85,7 +86,7 @@ void GtopkWork::finish(Self self) {
     group->order().advance();
     throw;
   }
-  group->order().advance();  // callbacks of a window may have been what is waited for
+  group->order().advance();  // an entry may have waited for callbacks of a window
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFutureResult() {

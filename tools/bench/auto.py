@@ -1,13 +1,13 @@
-"""Benchmark: what `auto` chooses, against the others, in cells that were chosen before measuring.
+"""Benchmark: the choice of `auto` against other algorithms, in cells chosen before measuring.
 
-In each cell the costs are measured anew and planned with; then what is predicted to take up to
---within times the cheapest, and always dense, takes turns, in another order each time. A step's
-time is that of its slowest rank, from a barrier on. The choice is compared with the quickest median
-and with dense's. The quickest of eight medians is so by luck, too: if another than the choice has
-it, or dense is quicker, the two take turns again, and only these steps count between them. As every
-rank is a host of its own, or all share one, `gtopk` and `gtopk-placed` do the same, message for
-message, and so does `hierarchical` where each rank is a host: what sets their medians apart is
-noise, and is shown; all their steps count for each of them.
+In each cell the costs are measured again and used for planning. Then all algorithms that are
+predicted to take at most --within times the cheapest, and always dense, take turns, in another
+order each time. A step's time is the slowest rank's, from a barrier on. The choice is compared with
+the quickest median and with dense's. The quickest of eight medians is partly luck: if an algorithm
+other than the choice has it, or dense is quicker, the two take turns again, and only these steps
+count between them. Because every rank is its own host, or all share one, `gtopk` and `gtopk-placed`
+send the same messages, and so does `hierarchical` if each rank is a host. Differences between their
+medians are noise, which is shown; all their steps count for each of them.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run auto`
 starts it in a network lab or on one host. Rank 0 prints the rows.
@@ -30,7 +30,8 @@ import torch.distributed as dist
 
 import gtopk
 
-# By link and ranks: (elements, density). Forty in all; dense should win some.
+# The cells by link and ranks are (elements, density). There are forty in all; dense should win
+# some.
 CELLS: dict[tuple[str, int], list[tuple[float, float]]] = {
     ("100mbit", 2): [(1e5, 1e-3), (1e5, 1e-1), (1e6, 1e-2), (1e7, 1e-4), (1e7, 1e-2)],
     ("100mbit", 4): [
@@ -53,7 +54,8 @@ CELLS: dict[tuple[str, int], list[tuple[float, float]]] = {
 }
 
 
-# Seconds of steps after which two of them are enough: dense at 100 Mbit/s takes up to 17 a step.
+# If steps take more than this many seconds, two are enough; dense at 100 Mbit/s takes up to 17 per
+# step.
 SLOW = 8.0
 
 
@@ -61,7 +63,7 @@ class Contender:
     """One algorithm in one cell."""
 
     def __init__(self, algorithm: str, density: float, residual: torch.Tensor) -> None:
-        """Nothing has been measured. residual: that of all."""
+        """Start without measurements. residual: shared by all contenders."""
         self.algorithm = algorithm
         self.density = density
         self.residual = residual
@@ -69,7 +71,7 @@ class Contender:
         self.last = math.nan
 
     def step(self, gradient: torch.Tensor, tensor: torch.Tensor, *, counts: bool) -> None:
-        """One call, with what the last one left behind."""
+        """Make one call, with the residual that the last one left."""
         tensor.copy_(gradient)
         dist.barrier()
         begin = time.perf_counter()
@@ -83,7 +85,7 @@ class Contender:
         self.last = taken.item()
 
     def wants_more(self, options: argparse.Namespace) -> bool:
-        """Alike on all ranks, as times are those of the slowest."""
+        """Return whether to go on; equal on all ranks, because times are the slowest rank's."""
         taken = len(self.seconds)
         if taken < (options.least if sum(self.seconds) < SLOW else 2):
             return True
@@ -103,7 +105,7 @@ def measure(elements: int, density: float, options: argparse.Namespace) -> dict[
     for each in contenders:
         if predicted[each.algorithm] < SLOW / 2:
             each.step(gradient, tensor, counts=False)
-    order = random.Random(1)  # the same on all ranks
+    order = random.Random(1)  # the order is the same on all ranks
     while running := [each for each in contenders if each.wants_more(options)]:
         order.shuffle(running)
         for each in running:
@@ -138,13 +140,13 @@ def measure(elements: int, density: float, options: argparse.Namespace) -> dict[
 
 
 def _twins(row: dict[str, Any], name: str) -> set[str]:
-    """Return the algorithms that do the same as this one in this cell, message for message."""
+    """Return the algorithms that send the same messages as this one in this cell."""
     same = {"gtopk", "gtopk-placed"} | ({"hierarchical"} if "bit" in row["link"] else set())
     return same & row["seconds"].keys() if name in same else {name}
 
 
 def _medians(row: dict[str, Any]) -> dict[str, float]:
-    """Return each algorithm's seconds, from all steps of those that do the same."""
+    """Return each algorithm's seconds, from all steps of algorithms that do the same."""
     seconds = row["seconds"]
     return {
         name: statistics.median([each for twin in _twins(row, name) for each in seconds[twin]])
@@ -153,14 +155,14 @@ def _medians(row: dict[str, Any]) -> dict[str, float]:
 
 
 def _over(row: dict[str, Any], name: str, medians: dict[str, float]) -> float:
-    """Return the choice's time over another's: of the steps in turn, where there are any."""
+    """Return the choice's time over another's, from the steps in turn if there are any."""
     if pairs := row.get("again", {}).get(name):
         return statistics.median(chosen / other for chosen, other in pairs)
     return medians[row["chosen"]] / medians[name]
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row's medians, and the choice's over them; dense's spread is its quartiles'."""
+    """Return the row's medians and the choice's ratio to them; dense's spread is by quartiles."""
     medians = _medians(row)
     best = min(medians, key=lambda name: medians[name])
     low, middle, high = statistics.quantiles(row["seconds"]["dense"], n=4)
@@ -196,7 +198,7 @@ HEADER = (
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """Return how many cells are within the bars."""
+    """Return how many cells are within the limits."""
     verdicts = [judged(row) for row in rows]
     close = sum(each["over_best"] <= 1.1 for each in verdicts)
     kept = sum(each["over_dense"] <= 1.05 + each["dense_spread"] for each in verdicts)
@@ -207,7 +209,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure the cells of this link and these ranks, or add up what was measured."""
+    """Measure the cells of this link and these ranks, or summarise earlier measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--link", choices=sorted({link for link, _ in CELLS}))
     parser.add_argument("--within", type=float, default=3.0, help="of the cheapest prediction")

@@ -1,12 +1,12 @@
-"""gtopk-pingpong's layer `messages` next to UCX's own ucx_perftest, in turn within one run.
+"""Compares gtopk-pingpong's layer `messages` with UCX's ucx_perftest, in turn within one run.
 
 Both use the same UCX library, with gtopk's UCX_TLS and settings, and error handling on. Latencies
-are half a round trip, of which a percentile is taken (50: the median); bandwidths are those of
-windows of messages one way, over the whole run; over the turns the median is taken. Bars: a latency
-of at most 1.1 times UCX's plus 1 us, a bandwidth of at least 0.95 times (--strict: exit 1 if one is
-missed).
+are half a round trip, at a percentile (50 is the median); bandwidths are measured with windows of
+messages one way, over the whole run. The median over the turns is reported. The limits are a
+latency of at most 1.1 times UCX's plus 1 us, and a bandwidth of at least 0.95 times UCX's (with
+--strict, the exit code is 1 if one is missed).
 
---layers adds what the same message takes through a group's queue and the engine's thread (calls),
+--layers adds the time of the same message through a group's queue and the engine's thread (calls),
 and through torch.distributed's send and recv (work).
 
 .venv/bin/python tools/bench/beside.py shm tcp --layers calls,work
@@ -39,7 +39,7 @@ PINGPONG = str(ROOT / "build/release/tools/programs/gtopk-pingpong")
 WORK = str(ROOT / "tools/bench/work.py")
 UCX = Path(libucx.__file__).parent
 PERFTEST = str(UCX / "bin/ucx_perftest")
-# As gtopk sets them (docs/ucx.md).
+# These are gtopk's own settings (docs/ucx.md).
 SETTINGS = {"UCX_MM_ERROR_HANDLING": "y", "UCX_TCP_CONN_NB": "y"}
 NEARLY = {"shm": "posix,sysv,self", "tcp": "tcp,self"}
 LATENCY_FACTOR, LATENCY_SLACK, BANDWIDTH_FACTOR = 1.1, 1e-6, 0.95
@@ -84,7 +84,7 @@ class Pair:
         return {**os.environ, **SETTINGS, **segments, **tls, **devices, **library}
 
     def run(self, server: list[str], client: list[str], env: dict[str, str]) -> str:
-        """Returns the client's output; retries while the server does not listen yet."""
+        """Run both; return the client's output. Retries while the server does not listen yet."""
         serving = subprocess.Popen(
             [*self.enter(0), *server], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -111,23 +111,23 @@ class Pair:
 
 
 def rounds(size: int, slow: bool) -> int:
-    """A few hundred megabytes of each size, a few on a shaped link."""
+    """Return rounds for a few hundred megabytes of each size, or a few on a shaped link."""
     most = (16 if slow else 512) << 20
     return max(5, min(2000, most // max(size, 1)))
 
 
 def at(samples: list[float], mode: str, percentile: float) -> float:
-    """A percentile of latencies; of bandwidths the whole run, as in ucx_perftest."""
+    """Return a percentile of latencies, or the bandwidth of the whole run, as ucx_perftest does."""
     if mode == "bw":
         return statistics.fmean(samples)
     return sorted(samples)[min(len(samples) - 1, int(len(samples) * percentile / 100))]
 
 
 def ours(layer: str, pair: Pair, mode: str, size: int, window: int, percentile: float, env):
-    """Seconds for one message one way, by gtopk-pingpong."""
+    """Return the seconds for one message one way, measured by gtopk-pingpong."""
     count = rounds(size, pair.lab is not None) // (1 if mode == "lat" else window) + 5
     if size > 1 << 16:
-        count *= 10  # of which it runs a tenth
+        count *= 10  # it runs a tenth of them
     port = pair.port()
     options = ["--layer", layer, "--mode", mode, "--window", str(window)]
     options += ["-b", str(size), "-e", str(size), "-n", str(count), "-w", "5"]
@@ -150,7 +150,7 @@ def calls(*arguments) -> float:
 
 
 def work(pair: Pair, mode: str, size: int, window: int, percentile: float, env) -> float:
-    """The same through torch.distributed."""
+    """Return the same through torch.distributed."""
     count = rounds(size, pair.lab is not None) // (1 if mode == "lat" else window) + 5
     # torch loads the libucx wheel by itself.
     env = {name: value for name, value in env.items() if name != "LD_LIBRARY_PATH"}
@@ -161,7 +161,7 @@ def work(pair: Pair, mode: str, size: int, window: int, percentile: float, env) 
 
 
 def theirs(pair: Pair, mode: str, size: int, window: int, percentile: float, env) -> float:
-    """The same with ucx_perftest, whose bandwidth is that of the whole run."""
+    """Return the same with ucx_perftest, whose bandwidth covers the whole run."""
     port = str(pair.port())
     count = rounds(size, pair.lab is not None) + (5 if mode == "lat" else 5 * window)
     test = ["-t", f"tag_{mode}", "-s", str(size), "-n", str(count), "-w", "5"]
@@ -183,7 +183,7 @@ SIDES = {"gtopk": messages, "ucx": theirs, "calls": calls, "work": work}
 
 
 def compare(pair: Pair, mode: str, size: int, arguments, segment: str) -> dict:
-    """Runs both in turn, and the layers asked for after them."""
+    """Run both in turn, and the requested layers after them."""
     env = pair.environment(segment)
     names = ["gtopk", "ucx", *filter(None, arguments.layers.split(","))]
     measured: dict[str, list[float]] = {name: [] for name in names}
@@ -210,7 +210,7 @@ def compare(pair: Pair, mode: str, size: int, arguments, segment: str) -> dict:
 
 
 def show(row: dict) -> None:
-    """One line of the table: times for latencies, rates for bandwidths, and the ratio."""
+    """Print one line of the table: times for latencies, rates for bandwidths, and the ratio."""
     size, mine, other = row["bytes"], row["gtopk_seconds"], row["ucx_seconds"]
     if row["mode"] == "lat":
         figures = f"{mine * 1e6:12.2f} {other * 1e6:12.2f}   us   {mine / other:6.2f}"
@@ -227,7 +227,7 @@ def show(row: dict) -> None:
 
 
 def main() -> int:
-    """Measures, prints, and says whether the bars were met."""
+    """Measures, prints, and reports whether the limits were met."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,9 +1,9 @@
-"""Benchmark: calls as torch makes them.
+"""Benchmark: calls through torch.
 
-The whole sparse all-reduce: select, exchange and write back; several algorithms and wires take
-turns if --algorithm is given more than once, and with --sockets so does the same walk of raw lists
-over plain sockets. With --small, all_reduce of 8 bytes: five runs paired with gloo, and where each
-microsecond goes.
+It times the whole sparse all-reduce: select, exchange and write back. Several algorithms and wires
+take turns if --algorithm is given more than once, and with --sockets so does the same walk of raw
+lists over plain sockets. With --small, it times all_reduce of 8 bytes in five runs paired with
+gloo, and shows where each microsecond goes.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run call`
 starts it in a network lab or on loopback. Rank 0 prints the rows.
@@ -24,17 +24,17 @@ import gtopk
 
 
 class Small:
-    """Calls of all_reduce of 8 bytes, timed."""
+    """Timed calls of all_reduce of 8 bytes."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        """group: gtopk's or another's."""
+        """Use this group, gtopk's or another's."""
         self.group = group
         self.tensor = torch.zeros(2)
         self.whole: list[float] = []
         self.operator: list[float] = []
 
     def run(self, calls: int, *, future: bool = False) -> None:
-        """Adds this many calls, waited for by their Work or by its future."""
+        """Adds this many calls, and waits for each by its Work or by the Work's future."""
         for _ in range(calls):
             start = time.perf_counter()
             work = dist.all_reduce(self.tensor, group=self.group, async_op=True)
@@ -79,7 +79,7 @@ def measure_small(calls: int, runs: int) -> None:
         print(f"{'gtopk(us)':>9} {'gloo(us)':>9} {'ratio':>6} {'load':>6}")
     for _ in range(runs):
         pair = Small(ours), Small(gloo)
-        for _ in range(10):  # a disturbance hits both
+        for _ in range(10):  # so that a disturbance affects both
             for small in pair:
                 small.run(calls // 10)
         if first:
@@ -99,7 +99,7 @@ class Sparse:
     """One way to do the whole sparse all-reduce: select, exchange and write back."""
 
     def __init__(self, way: str, gradient: torch.Tensor, k: int) -> None:
-        """way: the names of an algorithm and a wire, a colon between them."""
+        """Prepare one way. way: the names of an algorithm and a wire, separated by a colon."""
         self.name = way
         self.algorithm, self.wire = way.split(":")
         self.gradient = gradient
@@ -112,7 +112,7 @@ class Sparse:
         self.tensor.copy_(self.gradient)
 
     def run(self) -> None:
-        """Calls."""
+        """Makes one call."""
         gtopk.sparse_all_reduce(
             self.tensor,
             k=self.k,
@@ -128,7 +128,7 @@ class Sockets:
     name = "plain sockets, raw"
 
     def __init__(self, k: int) -> None:
-        """k: pairs of 8 bytes in a list."""
+        """Prepare lists of k pairs of 8 bytes."""
         ranks = dist.get_world_size()
         rounds = ranks.bit_length() - 1
         if ranks != 1 << rounds:
@@ -147,7 +147,7 @@ class Sockets:
 
 
 def measure_sparse(arguments: argparse.Namespace) -> None:
-    """Prints the times of each way: of a call, the slowest rank's."""
+    """Prints the times of each way; a call's time is the slowest rank's."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(1 + rank)
     gradient = torch.randn(arguments.elements, generator=generator)
@@ -155,8 +155,8 @@ def measure_sparse(arguments: argparse.Namespace) -> None:
     ways: list[Sparse | Sockets] = [Sparse(name, gradient, arguments.k) for name in names]
     if arguments.sockets:
         ways.append(Sockets(arguments.k))
-    warm_up, calls = 5, arguments.calls or 50  # the first connect
-    # Of each call and way: seconds, and the processor's time of the whole process.
+    warm_up, calls = 5, arguments.calls or 50  # the first calls connect
+    # For each call and way, this has the seconds, and the processor time of the whole process.
     taken = torch.zeros(2, calls, len(ways), dtype=torch.float64)
     for call in range(-warm_up, calls):
         for column, way in enumerate(ways):

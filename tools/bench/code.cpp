@@ -1,7 +1,7 @@
-// Benchmark (g): what coding costs and saves, on one thread, beside a memcpy. `<density>/<wire>`: a
-// list of k of d entries at random is rounded, encoded and decoded; index_bits is to be compared
-// with entropy_bits, log2 C(d, k) / k. `dense/<wire>`: all values of a vector, by wires that code
-// blocks, without the sweeps of the residual.
+// Benchmark (g): the cost and the savings of coding, on one thread, beside a memcpy.
+// `<density>/<wire>`: a list of k of d random entries is rounded, encoded and decoded; compare
+// index_bits with entropy_bits, which is log2 C(d, k) / k. `dense/<wire>`: all values of a vector
+// are coded by wires that code blocks, without the sweeps of the residual.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace sparse = gtopk::sparse;
 constexpr std::uint64_t kElements = 25'557'032;  // ResNet-50's parameters
 constexpr sparse::EntryType kType{DataType::kFloat32, 4};
 
-/// Gives the same buffers in each turn, like an operation's pool.
+/// Returns the same buffers in each turn, like an operation's pool.
 class Pool final : public sparse::BufferSource {
  public:
   std::span<std::byte> buffer(std::size_t bytes) override {
@@ -60,7 +60,7 @@ double log2_of_choices(double d, double k) {
   return (std::lgamma(d + 1) - std::lgamma(k + 1) - std::lgamma(d - k + 1)) / std::log(2.0);
 }
 
-/// One list on its way to another rank; each step needs those before it.
+/// One list that is sent to another rank; each step needs the steps before it.
 struct Coding {
   const sparse::Codec& codec;
   std::vector<std::uint32_t> indices;

@@ -1,10 +1,10 @@
 """Benchmark (p): dense collectives of all sizes, paired with gloo in the same processes.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run
-collectives` starts it in a network lab or on loopback. gloo runs twice: as it comes, and with four
-connections to each peer. With --against ways it is gtopk itself instead, with GTOPK_DENSE=tree and
-GTOPK_DENSE=direct. Rank 0 prints a row for each collective and size: the medians, and gtopk's time
-over that of the faster other, pair by pair.
+collectives` starts it in a network lab or on loopback. gloo runs twice: with its defaults, and with
+four connections to each peer. With --against ways, gtopk itself runs instead, with GTOPK_DENSE=tree
+and GTOPK_DENSE=direct. Rank 0 prints a row for each collective and size: the medians, and the ratio
+of gtopk's time to the faster other's, pair by pair.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import torch
 import torch.distributed as dist
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
-# After so many collectives a group measures what messages cost (docs/algorithms.md).
+# After this many collectives, a group measures the cost of messages (docs/algorithms.md).
 MEASURED_FROM = 64
 BAR, CEILING, SMALL_BAR, SMALL = 1.05, 1.15, 0.4, 16 << 10
 
 
 def interface() -> str:
-    """The name of the interface that leads to the master."""
+    """Return the name of the interface that leads to the master."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((os.environ["MASTER_ADDR"], 9))
         address = probe.getsockname()[0]
@@ -46,7 +46,7 @@ def interface() -> str:
 
 
 def groups(against: str) -> dict[str, dist.ProcessGroup]:
-    """What is compared, each over all ranks: gtopk first."""
+    """Return the groups to compare, each over all ranks; gtopk is the first."""
     found = {"gtopk": dist.new_group(backend="gtopk")}
     if against == "gloo":
         found["gloo"] = dist.new_group(backend="gloo")
@@ -63,12 +63,12 @@ def groups(against: str) -> dict[str, dist.ProcessGroup]:
 
 
 def call(collective: str, size: int, group: dist.ProcessGroup) -> Callable[[], object]:
-    """One call. size: bytes of the larger of a rank's two tensors, in float32."""
+    """Return one call. size: bytes of the larger of a rank's two tensors, in float32."""
     ranks = dist.get_world_size()
     part = max(1, size // 4 // ranks)
     whole = torch.ones(part * ranks)
     if collective == "all_reduce":
-        whole.zero_()  # sums of sums stay what they are
+        whole.zero_()  # repeated sums stay zero
         return lambda: dist.all_reduce(whole, group=group)
     if collective == "broadcast":
         return lambda: dist.broadcast(whole, 0, group=group)
@@ -83,7 +83,7 @@ def call(collective: str, size: int, group: dist.ProcessGroup) -> Callable[[], o
 
 
 def cpu_seconds() -> float:
-    """CPU seconds, user and system, that this process has used."""
+    """Return the CPU seconds, user and system, that this process has used."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
@@ -91,7 +91,7 @@ def cpu_seconds() -> float:
 def cell(
     collective: str, size: int, over: dict[str, dist.ProcessGroup], pairs: int
 ) -> dict[str, object]:
-    """Times of one collective at one size: seconds a call, the slowest rank's, turn by turn."""
+    """Return one collective's times at one size: the slowest rank's seconds per call, by turn."""
     calls = {name: call(collective, size, group) for name, group in over.items()}
     several = max(1, min(100, (256 << 10) // size))
     wall: dict[str, list[float]] = {name: [] for name in over}
@@ -106,7 +106,7 @@ def cell(
             seconds = torch.tensor([time.perf_counter() - start], dtype=torch.float64) / several
             used = (cpu_seconds() - used) / several
             dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-            if pair > 0:  # the first connects and warms up
+            if pair > 0:  # the first pair connects and warms up
                 wall[name].append(seconds.item())
                 cpu[name].append(used)
     best = min((name for name in over if name != "gtopk"), key=lambda n: statistics.median(wall[n]))
@@ -123,7 +123,7 @@ def cell(
 
 
 def verdict(cells: list[dict[str, object]], one_host: bool) -> Iterator[str]:
-    """How many cells keep the bars."""
+    """Say how many cells are within the limits."""
     kept = sum(each["ratio"] <= BAR for each in cells)
     worst = [f"{c['collective']} {c['bytes']}" for c in cells if c["ratio"] > CEILING]
     yield f"{kept} of {len(cells)} cells at or below {BAR}; above {CEILING}: {worst or 'none'}"

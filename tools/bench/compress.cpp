@@ -1,7 +1,7 @@
 // Benchmark (a): the whole compress step of one rank (select, compact, commit) on one thread, by
-// each selector, beside a memcpy of the same d floats and the least that any such step does to
-// memory: one sweep that reads both arrays, and one that writes both. Also the merge of two exact
-// selections, with re-selection, beside std::merge of their pairs.
+// each selector, beside a memcpy of the same d floats and the minimum memory traffic of any such
+// step: one sweep that reads both arrays, and one that writes both. It also times the merge of two
+// exact selections, with re-selection, beside std::merge of their pairs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,10 +31,10 @@ using gtopk::sparse::Entries;
 using gtopk::sparse::EntriesOut;
 using gtopk::sparse::SelectorRow;
 
-constexpr std::size_t kBlock = 4096;  // elements, of the selector block
+constexpr std::size_t kBlock = 4096;  // elements per block, for the selector `block`
 
-/// Plain operator new, as torch's allocator uses malloc: page size and alignment are what users
-/// get. Touched here, so that page faults are not timed.
+/// An array made by plain operator new, because torch's allocator uses malloc, so page size and
+/// alignment are what users get. It is touched here, so that page faults are not timed.
 class Floats {
  public:
   explicit Floats(std::size_t count) : data_(memory_.array<float>(count)) {
@@ -59,7 +59,7 @@ struct List {
   [[nodiscard]] EntriesOut<float, std::uint32_t> out() { return {indices.data(), values.data()}; }
 };
 
-/// What another rank with independent data of the same kind would send.
+/// Returns what another rank with independent data of the same kind would send.
 List other_selection(std::size_t d, std::size_t k, std::mt19937_64& random) {
   List list(k);
   std::uniform_int_distribution<std::uint32_t> index(0, static_cast<std::uint32_t>(d - 1));
@@ -118,7 +118,7 @@ struct Arrays {
   Floats also_written{d};
 };
 
-/// Made when first needed, so that a filter leaves out what it costs.
+/// Returns arrays that are made when first needed, so that a filter saves their cost.
 const Arrays& arrays_of(std::size_t d) {
   static std::map<std::size_t, Arrays> all;
   return all.try_emplace(d, d).first->second;
@@ -236,7 +236,7 @@ void add_step(const std::string& prefix, std::size_t d, double density, const Se
     if (!*made) {
       *made = std::make_unique<Step>(arrays_of(d), row, density);
     }
-    (*made)->arrays.copy_gradient();  // part of a backward: not timed
+    (*made)->arrays.copy_gradient();  // part of a backward, so not timed
     return **made;
   };
   const std::string name = fmt::format("{}{}/", prefix, row.name);
@@ -273,7 +273,7 @@ void add_step(const std::string& prefix, std::size_t d, double density, const Se
 }  // namespace
 
 void add_benchmarks() {
-  // ResNet-50's parameters, and a short tensor.
+  // These are ResNet-50's parameters, and a short tensor.
   for (const auto& [d, density] : {std::pair{25'557'032, 0.001}, {500'000, 0.051114}}) {
     const std::string prefix = fmt::format("{}/", d);
     const auto elements = static_cast<std::size_t>(d);

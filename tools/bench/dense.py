@@ -57,7 +57,7 @@ def main() -> None:
             tensor.fill_(rank + 1)
             seconds, used = measure(tensor, groups[name])
             wrong += int((tensor != ranks * (ranks + 1) / 2).sum())
-            if pair > 0:  # the first connects and warms up
+            if pair > 0:  # the first pair connects and warms up
                 wall[name].append(seconds)
                 cpu[name].append(used)
     ratios = [a / b for a, b in zip(wall["gtopk"], wall["gloo"], strict=True)]

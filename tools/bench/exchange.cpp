@@ -1,10 +1,10 @@
-// Benchmark (b): gTop-k of preselected lists over a real network, one process per rank, against
-// what the link allows: alpha log2 P + bytes beta, with alpha and beta fitted by a ping-pong over
-// the same backend in the same run.
+// Benchmark (b): gTop-k of preselected lists over a real network, one process per rank, against the
+// limit of the link: alpha log2 P + bytes beta, with alpha and beta fitted by a ping-pong over the
+// same backend in the same run.
 //
-// Started on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set (tools/bench/run
-// does it in a network lab). Prints `#` lines of provenance and aligned rows; exit code 1 if any
-// rank's result differs from rank 0's.
+// It is started on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set
+// (tools/bench/run does that in a network lab). It prints `#` lines of provenance and aligned rows;
+// exit code 1 if any rank's result differs from rank 0's.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -87,15 +87,15 @@ void run(Start start) {
   begin(std::move(start)).get();
 }
 
-/// One way, between ranks 0 and 1: seconds = alpha + bytes * beta.
+/// The time of one way between ranks 0 and 1: seconds = alpha + bytes * beta.
 struct Link {
   double alpha = 0;
   double beta = 0;
   std::vector<std::pair<double, double>> points;  // bytes, seconds
 };
 
-/// alpha is the smallest message's time. beta is the slope over the large ones, by least squares:
-/// on a shaped link small ones pass within its bucket, faster than its wire.
+/// alpha is the smallest message's time. beta is the slope over the large messages, by least
+/// squares, because on a shaped link small messages pass within its bucket, faster than its wire.
 void fit(Link& link) {
   constexpr double kLarge = 65536;
   double n = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;
@@ -186,7 +186,7 @@ int measure(const Arguments& arguments) {
                                       .size = ranks,
                                       .timeout = std::chrono::minutes(5)});
 
-  // Distinct indices, heavy-tailed values, as in selections of real gradients.
+  // Indices are distinct and values heavy-tailed, as in selections of real gradients.
   std::mt19937_64 random(1 + rank);
   std::set<std::uint32_t> chosen;
   while (chosen.size() < arguments.k) {

@@ -1,7 +1,8 @@
-// Benchmark (l): how each algorithm scales with the number of ranks: what the model of
-// docs/algorithms.md predicts for up to thousands, beside real exchanges of up to 64 ranks over the
-// in-process transport in virtual time, whose links have the same alpha and beta. Computing takes
-// no virtual time, so those are compared with the model's figure for the links alone.
+// Benchmark (l): how each algorithm scales with the number of ranks. It shows the predictions of
+// the model in docs/algorithms.md for up to thousands of ranks, beside real exchanges of up to 64
+// ranks over the in-process transport in virtual time, whose links have the same alpha and beta.
+// Computing takes no virtual time, so these exchanges are compared with the model's figure for the
+// links alone.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
@@ -51,7 +52,7 @@ struct Options {
   std::uint32_t most = 4096;
   std::uint32_t measured = 64;
   std::vector<double> within = {1, 0.25};    ///< microseconds, nanoseconds per byte
-  std::vector<double> between = {31, 83.8};  ///< of the lab at 100 Mbit/s (docs/lab.md)
+  std::vector<double> between = {31, 83.8};  ///< the lab at 100 Mbit/s (docs/lab.md)
   std::vector<std::string> algorithms;
   bool preselected = false;
   std::string json;
@@ -67,8 +68,9 @@ std::vector<std::string> hosts_of(std::uint32_t ranks, const Options& options) {
   return names;
 }
 
-/// Links in virtual time: each host's and, inside hosts, each rank's carry one message after the
-/// other in each direction; a message waiting at its receiver's link does not block the sender's.
+/// Links in virtual time. Each host's link and, inside hosts, each rank's link carry one message
+/// after the other in each direction. A message that waits at its receiver's link does not block
+/// the sender's.
 class Links {
  public:
   Links(std::vector<std::string> hosts, const Costs& costs, const inproc::Fabric& fabric)
@@ -87,7 +89,7 @@ class Links {
   }
 
  private:
-  /// When a link becomes free.
+  /// The times at which a link becomes free.
   struct Ends {
     TimePoint out;
     TimePoint in;
@@ -113,7 +115,7 @@ class Links {
   std::vector<Ends> of_ranks_;
 };
 
-/// One rank's call, and what it works on.
+/// One rank's call and its data.
 class Input {
  public:
   explicit Input(std::uint32_t ranks, const std::string& algorithm, const Options& options,
@@ -127,7 +129,7 @@ class Input {
         chosen.insert(static_cast<std::uint32_t>(random() % d_));
       }
       indices_.assign(chosen.begin(), chosen.end());
-      // What any algorithm may give; most give k entries at most.
+      // This is the capacity for any algorithm; most return at most k entries.
       result_indices_.resize(options.k * ranks);
       result_values_.resize(options.k * ranks);
     }
@@ -159,13 +161,13 @@ class Input {
   gtopk::SparseOptions lists_;
   bool preselected_;
   std::vector<std::uint32_t> indices_;
-  std::vector<float> values_;  // of the entries; or all, and then the result
+  std::vector<float> values_;  // values of the entries, or all values, and then the result
   std::vector<std::uint32_t> result_indices_;
   std::vector<float> result_values_;
   std::uint64_t count_ = 0;
 };
 
-/// Virtual seconds from the call to its end on the last rank.
+/// Returns the virtual seconds from the call to its end on the last rank.
 double run_in_virtual_time(std::uint32_t ranks, const std::string& algorithm, const Costs& costs,
                            const Options& options) {
   const std::vector<std::string> hosts = hosts_of(ranks, options);
@@ -236,7 +238,8 @@ struct Row {
   [[nodiscard]] double links() const { return (price.latency + price.transfer) * 1e-9; }
 };
 
-/// Without what preselected lists spare a rank: selecting, and writing the result back.
+/// Returns the work without the parts that preselected lists save: selecting, and writing the
+/// result back.
 sparse::Work of_lists(sparse::Work work) {
   work.selected = work.picked = work.committed = work.applied = 0;
   return work;

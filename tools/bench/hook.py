@@ -1,12 +1,13 @@
-"""Benchmark: what gtopk.sparse_hook costs beyond torch's no-op hook.
+"""Benchmark: the cost of gtopk.sparse_hook beyond torch's no-op hook.
 
-Two models, each with both hooks in turn: an MLP of 25 million parameters, where the difference is
-given in copies (memcpy) of its gradient, timed in the same turns; and one of 120 small parameters,
-where it is given in milliseconds. A step is a forward and a backward, with one torch thread. CPU
-time, over all threads, is meaningful where other work shares the cores; it does not show overlap.
+It runs two models, each with both hooks in turn: an MLP of 25 million parameters, for which the
+difference is given in copies (memcpy) of its gradient, timed in the same turns; and one of 120
+small parameters, for which it is given in milliseconds. A step is a forward and a backward, with
+one torch thread. CPU time, over all threads, is meaningful if other work shares the cores; it does
+not show overlap.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run hook
---hosts 1 --rate none` starts it where there is nothing to send. Rank 0 prints the rows.
+--hosts 1 --rate none` starts it on one host, so that nothing is sent. Rank 0 prints the rows.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 import gtopk
 
 PHASES = ("compress", "exchange", "commit")
-WARM_UP = 3  # DDP rebuilds its buckets, and memory is touched for the first time
+WARM_UP = 3  # steps in which DDP rebuilds its buckets and memory is first touched
 
 
 class Cost(NamedTuple):
-    """Of one step or copy, in milliseconds."""
+    """The time of one step or copy, in milliseconds."""
 
     wall: float
     cpu: float
@@ -44,7 +45,7 @@ class Turn(NamedTuple):
 
 
 def cost_of(work: Callable[[], object]) -> Cost:
-    """Runs it once."""
+    """Runs the work once; returns its cost."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return Cost((time.perf_counter() - wall) * 1e3, (time.process_time() - cpu) * 1e3)
@@ -54,7 +55,7 @@ class Pair:
     """One model with both hooks."""
 
     def __init__(self, width: int, layers: int, arguments: argparse.Namespace) -> None:
-        """Wraps two copies of an MLP of square layers with a bias each."""
+        """Wraps two copies of an MLP of square layers, each with a bias."""
         view = {"gradient_as_bucket_view": arguments.bucket_view}
         models = []
         for _ in range(2):
@@ -91,7 +92,7 @@ def row(name: str, values: Sequence[float]) -> None:
 
 
 def report(turns: Sequence[Turn], unit: str, copy: Cost) -> None:
-    """Prints the steps, and their differences in `unit`, one of which is `copy`."""
+    """Prints the steps and their differences in `unit`; one unit takes `copy`."""
     print(f"{'':40} {'p50':>9} {'min':>9} {'max':>9}")
     row("no-op hook, step (ms)", [each.plain.wall for each in turns])
     row("gtopk hook, step (ms)", [each.hooked.wall for each in turns])
@@ -111,7 +112,7 @@ def phases() -> list[float]:
 
 
 def large(arguments: argparse.Namespace) -> None:
-    """The MLP: in copies of its gradient."""
+    """Measures the MLP, in copies of its gradient."""
     pair = Pair(arguments.width, arguments.layers, arguments)
     source = torch.ones(pair.elements)
     target = torch.zeros_like(source)
@@ -133,7 +134,7 @@ def large(arguments: argparse.Namespace) -> None:
 
 
 def small(arguments: argparse.Namespace) -> None:
-    """The small parameters: in milliseconds."""
+    """Measures the small parameters, in milliseconds."""
     pair = Pair(arguments.small_width, arguments.small_layers, arguments)
     turns = [pair.turn() for _ in range(20 * arguments.pairs + WARM_UP)][WARM_UP:]
     if dist.get_rank() == 0:

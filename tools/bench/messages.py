@@ -1,7 +1,7 @@
 """Benchmark: small point-to-point messages, paired with gloo.
 
-A batch: rank 0 calls `isend` for every message, rank 1 `irecv`, then both wait for all. A
-ping-pong: one message at a time, to and fro, of which half the time is reported.
+In a batch, rank 0 calls `isend` for every message, rank 1 calls `irecv`, and then both wait for
+all. A ping-pong sends one message at a time, back and forth; half of the time is reported.
 
 Runs on ranks 0 and 1 with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run
 messages --hosts 2 --rate none` starts it. Rank 0 prints the rows.
@@ -21,7 +21,7 @@ import gtopk  # noqa: F401  (registers the backend)
 
 
 def batch(group: dist.ProcessGroup, messages: list[torch.Tensor]) -> float:
-    """Returns the seconds of a message, from the first call to the last message's end."""
+    """Returns the seconds per message, from the first call to the last message's end."""
     rank = dist.get_rank()
     dist.barrier()
     start = time.perf_counter()
@@ -69,7 +69,7 @@ def main() -> None:
         messages = [torch.zeros(size // 4) for _ in range(arguments.messages)]
         for name, way in (("batch", batch), ("ping-pong", ping_pong)):
             for group in (ours, gloo):
-                way(group, messages)  # connects
+                way(group, messages)  # this connects
             pairs = [(way(ours, messages), way(gloo, messages)) for _ in range(arguments.pairs)]
             if dist.get_rank() == 0:
                 mine, others = (statistics.median(column) for column in zip(*pairs, strict=True))

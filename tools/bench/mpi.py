@@ -1,9 +1,9 @@
-"""Open MPI's collectives, at the sizes of benchmark (p), to report beside them.
+"""Measures Open MPI's collectives at the sizes of benchmark (p), for comparison.
 
-Ranks are processes of this machine; or, as root, one on each host of a network lab, as in
-tools/bench/run, where mpirun starts them through an agent in the place of ssh. A call's time is the
-slowest rank's, of up to 100 calls in a row, as in tools/bench/collectives.py, and each figure the
-median of several turns. It needs mpirun, Open MPI's library and a C compiler, but not mpi.h.
+Ranks are processes on this machine or, as root, one on each host of a network lab, as in
+tools/bench/run; mpirun then starts them through an agent that replaces ssh. A call's time is the
+slowest rank's, over up to 100 calls in a row, as in tools/bench/collectives.py, and each figure is
+the median of several turns. It needs mpirun, Open MPI's library and a C compiler, but not mpi.h.
 
 .venv/bin/python tools/bench/mpi.py --ranks 4 --json mpi.json
 .venv/bin/python tools/bench/mpi.py --hosts 4 --rate 100mbit --turns 7
@@ -102,7 +102,7 @@ SIZES = "8,1024,8192,65536,524288,4194304,33554432"
 
 
 def build(folder: str) -> str:
-    """The path of the program."""
+    """Build the program; return its path."""
     library = ctypes.util.find_library("mpi")
     if library is None:
         sys.exit("mpi.py: no library of Open MPI's is here: apt-get install openmpi-bin")
@@ -114,7 +114,7 @@ def build(folder: str) -> str:
 
 
 def on_hosts(lab: netlab.Lab, folder: str) -> list[str]:
-    """mpirun's command for one rank on each host of the lab; mpirun itself runs on host 0.
+    """Return mpirun's command for one rank on each host of the lab; mpirun runs on host 0.
 
     mpirun calls the agent as it would call ssh, with a host's address and a command for its shell.
     """
@@ -133,7 +133,7 @@ def on_hosts(lab: netlab.Lab, folder: str) -> list[str]:
         "oob_tcp_if_include": lab.interface,
         "btl": "tcp,self",
         "btl_tcp_if_include": lab.interface,
-        "pml": "ob1",  # which uses btl; Open MPI may prefer UCX otherwise
+        "pml": "ob1",  # ob1 uses btl; Open MPI might prefer UCX
     }
     words = [word for name, value in parameters.items() for word in ("--mca", name, value)]
     return [*lab.enter(0), "mpirun", "--host", listed, *words]
@@ -164,7 +164,7 @@ def main() -> None:
             print(f"# {ranks} hosts, {arguments.rate}, TCP")
         else:
             launch = ["mpirun", "--oversubscribe"]
-        # Ranks that share cores yield them while they wait.
+        # Ranks that share cores must yield them while they wait.
         launch += ["--mca", "mpi_yield_when_idle", "1", "-n", str(ranks)]
         for name in arguments.collectives.split(","):
             words = [*launch, program, str(arguments.turns), name, *arguments.sizes.split(",")]

@@ -1,6 +1,6 @@
-// The main function of all benchmarks on Google Benchmark, and their table: the median of each over
-// its repetitions, how many times those it is compared with that is, and the time of each unit.
-// Takes Google Benchmark's options; --benchmark_out=FILE writes every repetition as JSON.
+// The main function of all benchmarks on Google Benchmark, and their table: each median over the
+// repetitions, its ratios to the benchmarks with which it is compared, and the time per unit. It
+// takes Google Benchmark's options; --benchmark_out=FILE writes every repetition as JSON.
 #include "tools/bench/ratios.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ class Medians final : public benchmark::ConsoleReporter {
     for (Run run : runs) {
       failed_ |= run.error_occurred;
       if (run.error_occurred || run.repetitions < 2 || run.aggregate_name == "median") {
-        run.run_type = Run::RT_Iteration;  // the name then ends without what all have in common
+        run.run_type = Run::RT_Iteration;  // so that the name has no common suffix
         run.run_name.iterations.clear();
         run.run_name.repetitions.clear();
         run.run_name.time_type.clear();

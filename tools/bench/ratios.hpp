@@ -1,7 +1,7 @@
-// Benchmarks of single functions, on Google Benchmark. Figures are ratios within one run: each
-// repetition is one timed pass, and ratios.cpp has those of all benchmarks take turns at random, so
-// that the medians it divides were measured under the same conditions. Reading Google Benchmark's
-// clocks adds about a microsecond to a pass.
+// Benchmarks of single functions, on Google Benchmark. Figures are ratios within one run. Each
+// repetition is one timed pass, and ratios.cpp lets the repetitions of all benchmarks take turns at
+// random, so that the medians it divides were measured under the same conditions. Reading Google
+// Benchmark's clocks adds about a microsecond to a pass.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -13,9 +13,9 @@
 /// Registers the benchmarks; each program defines it.
 void add_benchmarks();
 
-/// Registers `body`, which prepares and then runs a loop over the state. `beside` names benchmarks
-/// with whose medians the table compares it, separated by spaces; `units` are the elements, entries
-/// or bytes of one of the `passes` of the loop.
+/// Registers `body`, which prepares and then runs a loop over the state. `beside` names the
+/// benchmarks with whose medians the table compares it, separated by spaces. `units` is the number
+/// of elements, entries or bytes in one of the `passes` of the loop.
 template <class Body>
 void add(const std::string& name, const std::string& beside, std::size_t units, const Body& body,
          std::size_t passes = 1) {
@@ -32,7 +32,7 @@ void add(const std::string& name, const std::string& beside, std::size_t units, 
       ->Unit(benchmark::kMicrosecond);
 }
 
-/// Registers a memcpy of that many bytes, which others are compared with.
+/// Registers a memcpy of that many bytes, with which others are compared.
 inline void add_copy(const std::string& name, std::size_t units, std::size_t bytes,
                      std::size_t passes = 1) {
   const auto copy = [bytes](benchmark::State& state) {

@@ -1,7 +1,7 @@
-// Benchmark (i): what one step of a dense reduction costs on one thread, for each element type,
-// beside a memcpy of as many bytes as one of its vectors has; `each` is a byte. `piece` is what the
-// ring adds at a time (from the caches), `large` comes from memory. A third of the half types'
-// values are subnormal; in `normal`, none is.
+// Benchmark (i): the cost of one step of a dense reduction on one thread, for each element type,
+// beside a memcpy of as many bytes as one of its vectors has; `each` is a byte. `piece` is the size
+// that the ring adds at a time (from the caches), and `large` comes from memory. A third of the
+// half types' values are subnormal; in `normal`, none is.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ void fill(Bytes& bytes, double subnormal, std::mt19937& random) {
     const float value = normal(random);
     if constexpr (gtopk::kIsHalf<T>) {
       values[i] = gtopk::narrow<T>(value);
-      // Clears the exponent and keeps the sign.
+      // This mask clears the exponent and keeps the sign.
       constexpr std::uint16_t kFraction = std::is_same_v<T, gtopk::Float16> ? 0x83FF : 0x807F;
       if (share(random) < subnormal) {
         values[i].bits &= kFraction;
@@ -53,7 +53,7 @@ void fill(Bytes& bytes, double subnormal, std::mt19937& random) {
   }
 }
 
-/// Vectors of a piece of random values, again and again.
+/// Vectors that repeat a piece of random values.
 struct Vectors {
   Vectors(std::size_t bytes, DataType type, double subnormal)
       : left(bytes), right(bytes), into(bytes) {

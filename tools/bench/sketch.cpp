@@ -1,7 +1,7 @@
 // Benchmark (h): the count-sketch of `sketch`, on one thread: adding a vector to a sketch, and
-// finding the heaviest elements in it, beside a memcpy of the vector; and which percentage of the
-// true top k is among the heaviest, by count and by sum of squares, for values with Student's t
-// distribution. Names are d, degrees of freedom, columns / k and heaviest / k.
+// finding the heaviest elements in it, beside a memcpy of the vector; and the percentage of the
+// true top k that is among the heaviest, by count and by sum of squares, for values with Student's
+// t distribution. Names are d, degrees of freedom, columns / k and heaviest / k.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<float> values_of(std::size_t d, double freedom) {
   return values;
 }
 
-/// The k-th largest magnitude.
+/// Returns the k-th largest magnitude.
 float threshold(const std::vector<float>& values, std::size_t k) {
   std::vector<float> magnitudes(values.size());
   std::ranges::transform(values, magnitudes.begin(), [](float value) { return std::fabs(value); });
@@ -76,7 +76,7 @@ void add_to(const CountSketch& sketch, const std::vector<float>& values, Cells& 
                          [&](std::uint64_t number) { return point.value<float>(number); });
 }
 
-/// Which part of the true top k is delivered by the k largest of the heaviest.
+/// Reports which part of the true top k the k largest of the heaviest deliver.
 void count_found(benchmark::State& state, const std::vector<float>& values, std::size_t k,
                  const std::vector<float>& heaviest) {
   const float least = threshold(values, k);

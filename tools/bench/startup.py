@@ -1,10 +1,10 @@
-"""Start-up of P ranks on this machine: a program of gtopk's and a hello world of MPI's, by turns.
+"""Times start-up of P ranks on this machine: a gtopk program and an MPI hello world, in turn.
 
-gtopk's is the example (examples/standalone): P ranks meet, exchange one sparse all-reduce with the
-algorithm `gtopk`, and leave. MPI's, where Open MPI's library is there, goes through MPI_Init,
-MPI_Barrier and MPI_Finalize. mpirun starts both, and the seconds are those of the whole mpirun. The
-connections are counted in the ranks' logs; where they are not those that recursive doubling uses,
-the exit code is 1.
+The gtopk program is the example (examples/standalone): P ranks meet, exchange one sparse all-reduce
+with the algorithm `gtopk`, and leave. The MPI program, if Open MPI's library is installed, calls
+MPI_Init, MPI_Barrier and MPI_Finalize. mpirun starts both, and the seconds cover the whole mpirun.
+The connections are counted in the ranks' logs; if they differ from the connections of recursive
+doubling, the exit code is 1.
 
 .venv/bin/python tools/bench/startup.py --ranks 2,16,64 --turns 3
 """
@@ -26,7 +26,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "build/release/tests/standalone/example_program"
-# Without mpi.h, which comes in another package than mpirun: as Open MPI's library has them.
+# This does not use mpi.h, which is not in mpirun's package. The declarations match Open MPI's
+# library.
 HELLO = """
 #include <stdio.h>
 extern char ompi_mpi_comm_world;
@@ -50,7 +51,7 @@ WATCHDOG = 600.0
 
 
 def hello(folder: str) -> str | None:
-    """MPI's program; None where there is no library of Open MPI's."""
+    """Build the MPI program; return None if Open MPI's library is not installed."""
     library = ctypes.util.find_library("mpi")
     if library is None:
         return None
@@ -62,7 +63,7 @@ def hello(folder: str) -> str | None:
 
 
 def started(program: str, ranks: int) -> tuple[float, str]:
-    """Seconds of mpirun, and what its ranks said."""
+    """Return the seconds of mpirun, and the output of its ranks."""
     env = {**os.environ, "GTOPK_LOG_LEVEL": "info"}
     env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = ["mpirun", "--oversubscribe", "-n", str(ranks), program]
@@ -77,14 +78,14 @@ def started(program: str, ranks: int) -> tuple[float, str]:
 
 
 def connections(said: str) -> list[int]:
-    """Of each rank, how many others have connected to it, in ascending order."""
+    """Return how many others have connected to each rank, in ascending order."""
     return sorted(collections.Counter(re.findall(r"connects to \S+ pid (\d+) ", said)).values())
 
 
 def partners(ranks: int) -> list[int]:
-    """With how many others each rank exchanges lists in recursive doubling, in ascending order."""
+    """Return with how many others each rank swaps lists in recursive doubling, ascending."""
     rounds = ranks.bit_length() - 1
-    folded = ranks - 2**rounds  # ranks that hand their list to a neighbour, which goes on
+    folded = ranks - 2**rounds  # ranks that pass their list to a neighbour
     return sorted([1] * folded + [rounds + 1] * folded + [rounds] * (ranks - 2 * folded))
 
 

@@ -1,12 +1,12 @@
-"""Benchmark: a training step with each way to use gtopk, in turn, within one run.
+"""Benchmark: a training step with each way to use gtopk, in turn within one run.
 
-The net is an MLP whose layers differ in size; with --net paced its layers wait instead of
-computing, as if an accelerator did that, which leaves the cores to the exchanges; with --net
-paced-gpt-0.8m they have the parameters of that GPT of examples/convergence. Every setting has
-its own model, optimizer and state; a turn runs one step of each, in rotating order. Prints, next to
+The net is an MLP whose layers differ in size. With --net paced, its layers wait instead of
+computing, as if an accelerator computed, which leaves the cores to the exchanges. With --net
+paced-gpt-0.8m, the layers have the parameters of that GPT in examples/convergence. Every setting
+has its own model, optimizer and state; a turn runs one step of each, in rotating order. It prints
 the wall time, the time that the core spent selecting and committing, and a prediction: the step
-without any exchange (`no_sync`) plus what the planner predicts for an exchange that starts when the
-backward has ended ("model"), or for the part that is left by then of those beside the backward
+without any exchange (`no_sync`) plus the planner's prediction for an exchange that starts when the
+backward has ended ("model"), or for the remaining part of exchanges that overlap the backward
 ("layer-wise").
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run ways
@@ -35,16 +35,16 @@ from torch.nn.parallel import DistributedDataParallel
 import gtopk
 
 SIZES = (256, 1536, 512, 256, 1024, 64)
-PACE = 60  # nanoseconds of backward for a parameter: 0.1 s for all
-WARM_UP = 9  # adaptive densities are chosen in the eighth
+PACE = 60  # nanoseconds of backward per parameter; 0.1 s for all
+WARM_UP = 9  # steps; adaptive densities are chosen in the eighth
 
 
 class Pause(torch.autograd.Function):
-    """A layer that computes elsewhere: its backward waits, and has a gradient of the weights."""
+    """A layer that computes elsewhere: its backward waits and returns a gradient of the weights."""
 
     @staticmethod
     def forward(ctx, x: torch.Tensor, weight: nn.Parameter, layer: Paced) -> torch.Tensor:
-        """Waits for half of what the backward takes."""
+        """Waits for half of the backward's time."""
         ctx.layer = layer
         time.sleep(layer.seconds / 2)
         return x.clone()
@@ -57,7 +57,7 @@ class Pause(torch.autograd.Function):
 
 
 class Paced(nn.Module):
-    """A layer with a parameter of this shape, each element of which takes so long."""
+    """A layer with a parameter of this shape; each of its elements takes the given time."""
 
     def __init__(self, shape: tuple[int, ...], pace: float) -> None:
         super().__init__()
@@ -68,12 +68,12 @@ class Paced(nn.Module):
         self.gradients = itertools.cycle(noise)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The input."""
+        """Returns the input."""
         return Pause.apply(x, self.weight, self)
 
 
 def shapes_of_gpt(size: str) -> list[tuple[int, ...]]:
-    """Of the parameters of examples/convergence's GPT of this size."""
+    """Return the shapes of the parameters of examples/convergence's GPT of this size."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples/convergence"))
     from gpt import GPT, SIZES, corpus
 
@@ -86,7 +86,7 @@ def network(net: str, scale: int, pace: float) -> tuple[nn.Module, tuple[int, ..
 
     layers: 1.6 million parameters in five layers of 66 to 787 thousand. paced: the same, with
     sizes times `scale`, and layers whose backward takes `pace` seconds for a parameter.
-    paced-gpt-…: such layers for each parameter of that GPT. demo: tools/demo's net.
+    paced-gpt-…: one such layer for each parameter of that GPT. demo: tools/demo's net.
     """
     torch.manual_seed(0)
     if net == "demo":
@@ -107,7 +107,7 @@ def network(net: str, scale: int, pace: float) -> tuple[nn.Module, tuple[int, ..
 
 
 def wrapped(way: Way) -> DistributedDataParallel:
-    """DDP with small buckets: parameters of one bucket become ready together."""
+    """Wrap in DDP with small buckets, because parameters of one bucket become ready together."""
     return DistributedDataParallel(way.net, bucket_cap_mb=way.bucket)
 
 
@@ -115,7 +115,7 @@ class Way:
     """One setting: forward, backward and step."""
 
     def __init__(self, options: argparse.Namespace, make: Callable[[Way], None]) -> None:
-        """make: sets `call`, `optimizer` and what else differs."""
+        """Prepare a setting. make: sets `call`, `optimizer` and everything else that differs."""
         self.net, shape = network(options.net, options.scale, 1e-9 * options.pace)
         self.bucket = options.bucket
         self.elements = sum(each.numel() for each in self.net.parameters())
@@ -159,14 +159,14 @@ def _core_seconds() -> float:
 
 
 def _sent() -> int:
-    """Bytes that have left this host, with all headers."""
+    """Return the bytes that have left this host, with all headers."""
     lines = pathlib.Path("/proc/net/dev").read_text(encoding="ascii").splitlines()[2:]
     links = [line.split(":") for line in lines]
     return sum(int(numbers.split()[8]) for name, numbers in links if name.strip() != "lo")
 
 
 class Threads(NamedTuple):
-    """What became of threads in a step, seconds: on a core, and ready while others were on it."""
+    """Seconds of threads in a step: on a core, and ready while others were on it."""
 
     trains: float
     trains_late: float
@@ -175,13 +175,13 @@ class Threads(NamedTuple):
 
 
 def _threads() -> Threads:
-    """Of this thread, in which the backward runs, too; and of all of gtopk's."""
+    """Return them for this thread, which also runs the backward, and for all of gtopk's."""
     mine = late = core = core_late = 0
     for task in pathlib.Path("/proc/self/task").iterdir():
         try:
             name = (task / "comm").read_text(encoding="ascii")
             ran, waited, _ = map(int, (task / "schedstat").read_text(encoding="ascii").split())
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             continue
         if int(task.name) == threading.get_native_id():
             mine, late = ran, waited
@@ -203,12 +203,12 @@ def alone(way: Way) -> None:
 
 
 def dense(way: Way) -> None:
-    """DDP's own exchange."""
+    """Uses DDP's own exchange."""
     way.call = wrapped(way)
 
 
 def attached(**arguments: object) -> Callable[[Way], None]:
-    """gtopk.attach."""
+    """Use gtopk.attach."""
 
     def make(way: Way) -> None:
         way.call = wrapped(way)
@@ -218,7 +218,7 @@ def attached(**arguments: object) -> Callable[[Way], None]:
 
 
 def over_gloo(connections: int) -> Callable[[Way], None]:
-    """DDP over gloo; a bucket is cut into parts, each with a group of its own."""
+    """Use DDP over gloo; a bucket is cut into parts, each with its own group."""
 
     def make(way: Way) -> None:
         groups = [dist.new_group(backend="gloo") for _ in range(connections)]
@@ -226,7 +226,7 @@ def over_gloo(connections: int) -> Callable[[Way], None]:
             way.net, bucket_cap_mb=way.bucket, process_group=groups[0]
         )
 
-        def hook(_, bucket):  # DDP refuses names of types
+        def hook(_, bucket):  # without annotations: DDP rejects strings
             parts = bucket.buffer().div_(dist.get_world_size()).chunk(connections)
             works = [
                 dist.all_reduce(part, group=group, async_op=True).get_future()
@@ -241,7 +241,7 @@ def over_gloo(connections: int) -> Callable[[Way], None]:
 
 
 def power_sgd(rank: int) -> Callable[[Way], None]:
-    """torch's PowerSGD, over gtopk, for all matrices."""
+    """Use torch's PowerSGD, over gtopk, for all matrices."""
 
     def make(way: Way) -> None:
         way.call = wrapped(way)
@@ -254,7 +254,7 @@ def power_sgd(rank: int) -> Callable[[Way], None]:
 
 
 def timed(density: float) -> Callable[[Way], None]:
-    """gtopk.attach, a parameter a unit; and when each is complete."""
+    """Use gtopk.attach with a unit per parameter, and record when each is complete."""
 
     def make(way: Way) -> None:
         way.call = wrapped(way)
@@ -268,7 +268,7 @@ def timed(density: float) -> Callable[[Way], None]:
             for name in unit.names
         }
 
-        def hook(state, bucket):  # DDP refuses names of types
+        def hook(state, bucket):  # without annotations: DDP rejects strings
             if bucket.index() == 0:
                 stopwatch.begin()
             for parameter in bucket.parameters():
@@ -284,7 +284,7 @@ def timed(density: float) -> Callable[[Way], None]:
 
 
 def scaled(density: float) -> Callable[[Way], None]:
-    """The same with a loss scale."""
+    """Use the same with a loss scale."""
 
     def make(way: Way) -> None:
         way.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -294,7 +294,7 @@ def scaled(density: float) -> Callable[[Way], None]:
 
 
 def optimized(density: float) -> Callable[[Way], None]:
-    """gtopk.DistributedOptimizer."""
+    """Use gtopk.DistributedOptimizer."""
 
     def make(way: Way) -> None:
         way.optimizer = gtopk.DistributedOptimizer(way.optimizer, way.net, density)
@@ -304,7 +304,7 @@ def optimized(density: float) -> Callable[[Way], None]:
 
 
 def sharded(density: float) -> Callable[[Way], None]:
-    """gtopk.fsdp_hook, every rank a replica: what it costs without a fast group."""
+    """Use gtopk.fsdp_hook with every rank a replica, to show its cost without a fast group."""
 
     def make(way: Way) -> None:
         from torch.distributed.device_mesh import init_device_mesh
@@ -320,7 +320,7 @@ def sharded(density: float) -> Callable[[Way], None]:
 
 
 def predictions(ways: dict[str, Way], density: float) -> dict[str, float]:
-    """The planner's milliseconds of exchange that the backward does not hide. Collective."""
+    """Return the predicted milliseconds of exchange that the backward does not hide. Collective."""
 
     def cost(elements: int, kind: object, at: float) -> float:
         planned = gtopk.plan(elements, density=at)
@@ -333,7 +333,7 @@ def predictions(ways: dict[str, Way], density: float) -> dict[str, float]:
             units = ways[name].state.units
             left[name] = sum(cost(unit.selected_numel, None, density) for unit in units)
     if "layer-wise" in ways:
-        # When layers are ready was measured in the last steps, on the slowest rank.
+        # The times at which layers are ready were measured in the last steps, on the slowest rank.
         state = ways["layer-wise"].state
         ready = torch.tensor(ways["layer-wise"].stopwatch.ready(), dtype=torch.float64)
         dist.all_reduce(ready, dist.ReduceOp.MAX)

@@ -1,17 +1,17 @@
-"""Benchmark: a long link. Dense all-reduce and gTop-k over 1, 2, … connections, gloo, and sockets.
+"""Benchmark of a long link: dense all-reduce and gTop-k over 1, 2, … connections, gloo, sockets.
 
-Makes a lab with delay and loss (root), and runs every subject on it, in processes of its own:
+It makes a lab with delay and loss (as root), and runs every subject on it in separate processes:
 
     .venv/bin/python tools/bench/wide.py --connections 1,2,4,8 --turns 2
 
-`gtopk:4` is GTOPK_CONNECTIONS=4. `gloo:4` is Gloo with four connections to each rank, one for each
-of four all-reduces at once, of a quarter each. `plain:4` is four plain connections between two
-hosts, of which whichever is free takes the next 128 KiB; both hosts send the tensor's bytes at
-once, as they do in an all-reduce of two. After a slash comes a variable or, if its name has dots, a
+`gtopk:4` is GTOPK_CONNECTIONS=4. `gloo:4` is Gloo with four connections to each rank, for four
+all-reduces at once, each of a quarter of the tensor. `plain:4` is four plain connections between
+two hosts; any free connection takes the next 128 KiB, and both hosts send the tensor's bytes at
+once, as in an all-reduce of two ranks. After a slash comes a variable or, if its name has dots, a
 setting of the hosts' kernel: `gtopk:4/UCX_TCP_SNDBUF=4M/net.ipv4.tcp_slow_start_after_idle=0`.
-`@bbr` at the end chooses TCP's congestion control. Prints for each subject the slowest rank's time,
-and for dense the share of the link that it had. Compare ratios of one run, as the machine may be
-busy.
+`@bbr` at the end chooses TCP's congestion control. It prints for each subject the slowest rank's
+time, and for dense the share of the link that it used. Compare ratios within one run, because the
+machine may be busy.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CHUNK = 1 << 17
 
 
 def dense_bytes(ranks: int, size: int) -> float:
-    """What each rank sends, and receives, in an all-reduce that sends least."""
+    """Return the bytes that each rank sends and receives in an all-reduce that sends the least."""
     return 2 * size * (ranks - 1) / ranks
 
 
 def exchange(links: list[socket.socket], size: int) -> None:
-    """Sends and receives `size` bytes over whichever connection is free."""
+    """Sends and receives `size` bytes over any free connection."""
     data, buffer = memoryview(bytes(CHUNK)), memoryview(bytearray(1 << 20))
     to_send, to_receive = size, size
     reading = list(links)
@@ -53,7 +53,7 @@ def exchange(links: list[socket.socket], size: int) -> None:
             if to_receive == 0:
                 break
             count = link.recv_into(buffer[: min(len(buffer), to_receive)])
-            if count == 0:  # the other side has all, and we not yet what came by other ways
+            if count == 0:  # the other side has all its bytes, but this side does not
                 reading.remove(link)
             to_receive -= count
         for link in writable:
@@ -61,7 +61,7 @@ def exchange(links: list[socket.socket], size: int) -> None:
 
 
 def plain(connections: int, size: int, calls: int) -> dict[str, list[float]]:
-    """Both ends of plain connections; the first exchange is not counted."""
+    """Run both ends of plain connections; the first exchange is not counted."""
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     if os.environ["RANK"] == "0":
         with socket.create_server(address, backlog=128) as server:
@@ -81,7 +81,7 @@ def plain(connections: int, size: int, calls: int) -> dict[str, list[float]]:
 def collective(
     backend: str, parts: int, elements: int, density: float, calls: int
 ) -> dict[str, list[float]]:
-    """An all-reduce in `parts`, and with gtopk a sparse one; the first of each is not counted."""
+    """Run an all-reduce in `parts`, and with gtopk a sparse one; the first call is not counted."""
     import torch
     import torch.distributed as dist
 
@@ -120,7 +120,7 @@ def collective(
 
 
 def rank_main(arguments: argparse.Namespace) -> None:
-    """One rank of one subject; prints its times as JSON."""
+    """Run one rank of one subject; print its times as JSON."""
     if arguments.worker.startswith("plain"):
         connections = int(arguments.worker.partition(":")[2])
         taken = plain(connections, 4 * arguments.elements, arguments.calls)
@@ -132,7 +132,7 @@ def rank_main(arguments: argparse.Namespace) -> None:
 
 
 def split(subject: str) -> tuple[str, dict[str, str], dict[str, str], str | None]:
-    """`gtopk:4/A=B/a.b=c@bbr` as what to run, its variables, the kernel's, congestion control."""
+    """Split `gtopk:4/A=B/a.b=c@bbr`: subject, variables, kernel settings, congestion control."""
     subject, _, control = subject.partition("@")
     what, *settings = subject.split("/")
     pairs = [setting.split("=", 1) for setting in settings]
@@ -144,7 +144,7 @@ def split(subject: str) -> tuple[str, dict[str, str], dict[str, str], str | None
 
 
 def run(subject: str, arguments: argparse.Namespace, turn: int) -> dict:
-    """Runs a subject on a lab of its own, with the seed of the turn."""
+    """Runs a subject in its own lab, with the turn's seed."""
     what, variables, sysctls, control = split(subject)
     link = netlab.Impairment.of(
         arguments.delay, arguments.jitter, arguments.loss, seed=arguments.seed + turn
@@ -178,7 +178,7 @@ def run(subject: str, arguments: argparse.Namespace, turn: int) -> dict:
 
 
 def show(row: dict) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     dense, sparse = row["dense"], row["sparse"]
     few = f"{statistics.median(sparse) * 1e3:10.0f}" if sparse else f"{'-':>10}"
     print(

@@ -1,10 +1,10 @@
-"""What the link allows: the walk of `gtopk` over plain sockets, without merging.
+"""Measures what the link allows: the walk of `gtopk` over plain sockets, without merging.
 
 Every rank exchanges one list of fixed size with its partner of each round of recursive doubling (P
 a power of two), like gtopk-bench-exchange, through select() and non-blocking sockets. A byte back
-acknowledges each list; `--unacknowledged` shows what happens without. Started on every rank with
-RANK, WORLD_SIZE and MASTER_ADDR set, hosts numbered upwards from the master's address
-(tools/bench/run does it). Prints one line on rank 0.
+acknowledges each list; `--unacknowledged` shows what happens without it. It is started on every
+rank with RANK, WORLD_SIZE and MASTER_ADDR set, and hosts are numbered upwards from the master's
+address (tools/bench/run does this). Rank 0 prints one line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PORT = 7000
 
 
 def connect_partners(rank: int, rounds: int) -> list[socket.socket]:
-    """One connection per round; that to round t's partner is at [t]."""
+    """Open one connection per round; the connection to round t's partner is at [t]."""
     master = ipaddress.ip_address(socket.gethostbyname(os.environ["MASTER_ADDR"]))
     listener = socket.create_server(("", PORT), backlog=rounds)
     by_rank: dict[int, socket.socket] = {}
@@ -49,7 +49,7 @@ def connect_partners(rank: int, rounds: int) -> list[socket.socket]:
 def exchange(
     connection: socket.socket, data: memoryview, buffer: memoryview, acknowledge: bool
 ) -> None:
-    """Sends a list and receives one at the same time; then a byte each way."""
+    """Send a list and receive one at the same time, and then a byte each way."""
     size = len(data) - 1
     end = size + 1 if acknowledge else size
     sent = received = 0

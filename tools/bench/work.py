@@ -1,5 +1,5 @@
-"""One of two ranks that exchange messages through torch.distributed's send and recv; started by
-beside.py. Rank 1 measures: half a round trip (lat), or a window one way with one byte back (bw).
+"""Runs one of two ranks that exchange messages through torch.distributed's send and recv; started
+by beside.py. Rank 1 measures: half a round trip (lat), or a window one way with one byte back (bw).
 
 MASTER_ADDR=127.0.0.1 MASTER_PORT=29600 WORLD_SIZE=2 tools/bench/work.py lat 8 16 1000 RANK
 """

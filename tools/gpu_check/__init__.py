@@ -1,1 +1,1 @@
-"""tools/gpu-check: a folder for a machine with a GPU, and what is run there."""
+"""tools/gpu-check: a folder for a machine with a GPU, and the checks that run there."""

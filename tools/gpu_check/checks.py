@@ -1,6 +1,6 @@
-"""What must be so on the device. Each part returns what it has seen; it raises where it is not so.
+"""Checks on the device. Each part returns what it has seen, and raises if a check fails.
 
-Here run on tests/torch/fake, too.
+The tests run these parts on tests/torch/fake.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ALGORITHMS = ("gtopk", "gtopk-tree", "topk", "rs-ag", "dense", "true-topk")
 SELECTORS = ("exact", "gaussian", "sampled", "threshold")
 WIRES = ("raw", "lossless", "bf16", "fp16", "int8")
-# Around a tile of the kernels, a warp, and nothing.
+# The sizes are around a tile of the kernels, a warp, and nothing.
 SIZES = (1, 2, 31, 33, 1000, 4095, 4096, 4097, 8193, 20_011)
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Bit for bit."""
+    """Return whether two tensors are equal bit for bit."""
     return torch.equal(one.cpu().view(torch.uint8), other.cpu().view(torch.uint8))
 
 
 def drawn(d: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Values of many kinds: heavy tails, few different ones (ties), zeros, denormals."""
+    """Draw values of many kinds: heavy tails, few distinct values (ties), zeros, denormals."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(d, generator=generator, dtype=torch.float64)
     kind = seed % 4
     if kind == 1:
         values = values.pow(5)
     elif kind == 2:
-        values = values.round()  # ties, and zeros of both signs
+        values = values.round()  # makes ties, and zeros of both signs
     elif kind == 3:
         values = values * torch.finfo(dtype).tiny / 8
     return values.to(dtype)
 
 
 def bits(place: Place) -> dict[str, Any]:
-    """Sparse all-reduces of random tensors: results and residuals are the CPU's, three steps on."""
+    """Check sparse all-reduces of random tensors: three steps give the CPU's bits and residuals."""
     cases = 60 if place.small else 600
     drawn_ones = cases // 10
     for number in range(cases - drawn_ones):
@@ -78,7 +78,7 @@ def bits(place: Place) -> dict[str, Any]:
 
 
 def _bits_of_drawn(place: Place, cases: int) -> None:
-    """The same of what is drawn from the number of a call in its group: in two groups."""
+    """Check the same for values drawn from a call's number in its group, in two groups."""
     for number in range(cases):
         d, dtype = SIZES[-1 - number % 4], TYPES[number % len(TYPES)]
         acc = torch.float64 if dtype == torch.float64 else torch.float32
@@ -99,7 +99,7 @@ def _bits_of_drawn(place: Place, cases: int) -> None:
 
 
 def dense(place: Place) -> dict[str, Any]:
-    """Dense collectives and messages: as on the CPU."""
+    """Check that dense collectives and messages give the same as on the CPU."""
     other = (place.rank + 1) % place.size
     calls = 0
     for dtype in (torch.float32, torch.int64, torch.bfloat16):
@@ -158,7 +158,7 @@ def _trained(place: Place, steps: int, **arguments: Any) -> tuple[nn.Module, lis
 
 
 def training(place: Place) -> dict[str, Any]:
-    """DDP with all ranks on this device: replicas stay bitwise equal, and the loss falls."""
+    """Check DDP with all ranks on this device: replicas stay bitwise equal, and the loss falls."""
     steps = 4 if place.small else 30
     taken: dict[str, float] = {}
     ways: dict[str, dict[str, Any]] = {
@@ -178,7 +178,7 @@ def training(place: Place) -> dict[str, Any]:
 
 
 def profile(place: Place) -> dict[str, Any]:
-    """What waits for the device while a sparse all-reduce travels: nothing device-wide may."""
+    """Check what waits for the device during a sparse all-reduce: no device-wide wait may."""
     d = 20_000 if place.small else 25_557_032
     tensor, residual = torch.empty(d), torch.zeros(d)
     tensor, residual = place.to(tensor.normal_()), place.to(residual)
@@ -186,7 +186,7 @@ def profile(place: Place) -> dict[str, Any]:
 
     def step() -> None:
         work = gtopk.sparse_all_reduce(tensor, density=0.001, residual=residual, async_op=True)
-        kept.append(tensor.new_ones(8) * 2)  # what is computed beside it
+        kept.append(tensor.new_ones(8) * 2)  # work that runs beside it
         work.wait()
 
     step()
@@ -206,7 +206,7 @@ def profile(place: Place) -> dict[str, Any]:
     place.synchronize()
     waits = {name: n for name, n in calls.items() if "ynchronize" in name and n}
     assert not {"cudaDeviceSynchronize", "synchronize_device"} & {*waits} or (
-        # torch.profiler's own, when it stops.
+        # torch.profiler itself makes one such call when it stops.
         place.device == "cuda" and waits.get("cudaDeviceSynchronize", 0) <= 1
     ), waits
     return {"waits": waits}

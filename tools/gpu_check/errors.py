@@ -1,4 +1,4 @@
-"""What ends the program with one line."""
+"""The errors that end the program with one line."""
 
 
 class UsageError(Exception):

@@ -1,5 +1,5 @@
-"""How fast it is: medians, in seconds, and what they are compared with. Figures of a device alone:
-of another one (tests) they say nothing."""
+"""Measures speed: medians, in seconds, and the figures with which they are compared. The figures
+are for a real device only; in tests they mean nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DENSITY = 0.001
 
 
 def first_call(place: Place) -> dict[str, Any]:
-    """The first exchange of a process, for which kernels are loaded and may be tested, and the
+    """Time the first exchange of a process, for which kernels are loaded and may be tested, and the
     second, for each element type.
     """
     rows = []
@@ -33,7 +33,7 @@ def _exchange(tensor: torch.Tensor, residual: torch.Tensor) -> None:
 
 
 def compress(place: Place) -> dict[str, Any]:
-    """Selection and commit on a group of one, against topk with masking, and against memory."""
+    """Time selection and commit in a group of one, against masked topk and against memory."""
     sizes = [50_000] if place.small else [25_557_032, 335_000_000]
     return {
         "copy_bytes_per_second": _copy_speed(place),
@@ -42,7 +42,7 @@ def compress(place: Place) -> dict[str, Any]:
 
 
 def _copy_speed(place: Place) -> float:
-    """Of a copy on the device, bytes read and written."""
+    """Return the speed of a copy on the device, counting bytes read and written."""
     elements = 1 << (16 if place.small else 29)
     source = torch.zeros(elements, device=place.device)
     target = torch.empty_like(source)
@@ -84,7 +84,7 @@ def _compressed(place: Place, d: int) -> dict[str, Any]:
 
 
 def _kernels(step: Any, refill: Any) -> float | str:
-    """What the kernels of one step take together; or why that was not measured."""
+    """Return the time of all kernels of one step, or why it was not measured."""
     from torch.profiler import ProfilerActivity, profile
 
     times = 10
@@ -103,7 +103,7 @@ def _kernels(step: Any, refill: Any) -> float | str:
 
 
 def messages(place: Place) -> dict[str, Any]:
-    """Half of a round trip of tensors on the device, between ranks 0 and 1."""
+    """Time half of a round trip of tensors on the device, between ranks 0 and 1."""
     rounds = 5 if place.small else 50
     rows = []
     other = 1 - place.rank

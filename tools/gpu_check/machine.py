@@ -19,11 +19,11 @@ from gpu_check.errors import CheckError, UsageError
 
 TEST_KERNELS = "test_kernels"
 BUILT_TEST_KERNELS = "build/release/tests/cuda/test_kernels"
-LAUNCHES = "launches_of_"  # as test_kernels begins the names of such properties
+LAUNCHES = "launches_of_"  # the prefix of such properties in test_kernels
 
 
 class Machine:
-    """One device, and ranks that share it. device: torch's name; another than cuda is a test's."""
+    """One device, and ranks that share it. device: torch's name; other than cuda, for tests."""
 
     def __init__(self, packed: pathlib.Path, device: str) -> None:
         """Raises UsageError for a folder that is not packed."""
@@ -33,7 +33,7 @@ class Machine:
             raise UsageError(f"{packed} is not what `gpu-check pack` makes: name it with --packed")
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Of a process that finds what was packed."""
+        """Return the environment of a process that finds the packed files."""
         here = str(pathlib.Path(__file__).resolve().parents[1])
         paths = [here, os.environ.get("PYTHONPATH", "")]
         libraries = [os.environ.get("LD_LIBRARY_PATH", "")]
@@ -50,7 +50,7 @@ class Machine:
         }
 
     def why_not(self) -> str:
-        """Empty, or why there is no such device here."""
+        """Return why there is no such device here, or ""."""
         if self.device != "cuda":
             return ""
         script = (
@@ -73,7 +73,7 @@ class Machine:
         return ""
 
     def about(self) -> dict[str, str]:
-        """For the page."""
+        """Describe the machine for the page."""
         said = {"python": platform.python_version(), "kernel": platform.release()}
         try:
             done = subprocess.run(
@@ -98,10 +98,10 @@ class Machine:
         before: tuple[str, ...] = (),
         **environment: str,
     ) -> list[dict[str, Any]]:
-        """Runs ranks.py's part on so many ranks; `before` goes in front of each command line.
+        """Runs ranks.py's part on this many ranks; `before` precedes each command line.
 
-        deadline: of time.monotonic(). Raises CheckError that has the end of a rank's output where
-        one fails or is not done by then.
+        deadline: a time of time.monotonic(). If a rank fails or is not done by then, raises
+        CheckError with the end of its output.
         """
         with tempfile.TemporaryDirectory() as folder:
             words = [part, str(size), folder, self.device, str(int(small))]
@@ -117,7 +117,7 @@ class Machine:
     def program(
         self, name: str, words: list[str], deadline: float, **environment: str
     ) -> dict[str, Any]:
-        """Two ranks of one of gtopk's programs: what --json gives. Raises CheckError likewise."""
+        """Run two ranks of a gtopk program; return its --json. Raises CheckError likewise."""
         with tempfile.TemporaryDirectory() as folder:
             record = pathlib.Path(folder, "record.json")
             meet = ["--ranks", "2", "--rendezvous", f"127.0.0.1:{_free_port()}"]
@@ -127,14 +127,14 @@ class Machine:
             return json.loads(record.read_text())
 
     def self_test(self, deadline: float) -> list[str]:
-        """The lines of `gtopk-info --gpu`. Raises CheckError likewise, if a bit differs too."""
+        """Return the lines of `gtopk-info --gpu`. Raises CheckError likewise, or if bits differ."""
         silence = max(1, int(deadline - time.monotonic()))
         command = [str(self.programs() / "gtopk-info"), "--gpu", "--timeout", str(silence)]
         (said,) = self._run("gtopk-info --gpu", [command], deadline, {})
         return said.splitlines()
 
     def programs(self) -> pathlib.Path:
-        """The folder of the programs: of what was packed, or is installed."""
+        """Return the folder of the programs, packed or installed."""
         packed = self.packed / "site" / "gtopk_programs"
         if packed.is_dir():
             return packed / "bin"
@@ -146,8 +146,8 @@ class Machine:
     def kernel_tests(
         self, deadline: float, *, before: tuple[str, ...] = (), **environment: str
     ) -> dict[str, Any]:
-        """Runs test_kernels: how many cases it has, how many kernels it has launched by each kind
-        of call, each time as many as declared, and what it printed.
+        """Run test_kernels. Return the number of its cases, the number of kernels that each kind of
+        call launched, which must be the declared number each time, and its output.
 
         Raises CheckError likewise, or one that names the cases that have failed.
         """
@@ -172,7 +172,7 @@ class Machine:
             return {"cases": told["tests"], "launches": launches, "printed": said[-2000:]}
 
     def _test_kernels(self) -> pathlib.Path:
-        """What was packed, or the release build of this checkout."""
+        """Return the packed program, or the one of this checkout's release build."""
         packed = self.packed / "bin" / TEST_KERNELS
         built = pathlib.Path(__file__).resolve().parents[2] / BUILT_TEST_KERNELS
         for each in (packed, built):
@@ -183,7 +183,7 @@ class Machine:
     def _run(
         self, what: str, commands: list[list[str]], deadline: float, environment: dict[str, str]
     ) -> list[str]:
-        """What each rank printed. Raises CheckError unless all end well, and in time."""
+        """Return what each rank printed. Raises CheckError unless all succeed in time."""
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             processes, logs = [], []
@@ -195,7 +195,7 @@ class Machine:
                         env=self.environment(**environment),
                         stdout=logs[-1],
                         stderr=subprocess.STDOUT,
-                        start_new_session=True,  # a sanitizer has the process proper as its child
+                        start_new_session=True,  # a sanitizer runs the actual process as its child
                     )
                 )
             try:
@@ -219,7 +219,7 @@ class Machine:
 
 
 def _failures(record: pathlib.Path) -> str:
-    """Which cases have failed by GoogleTest's record, and why the first has; empty if none has."""
+    """Say which cases failed in GoogleTest's record, and why the first did; "" if none did."""
     if not record.exists():
         return ""
     told = json.loads(record.read_text())

@@ -1,6 +1,6 @@
-"""The folder that is carried to the machine with the GPU: the wheel unpacked, UCX, hwloc, checks.
+"""Makes the folder for the machine with the GPU: the unpacked wheel, UCX, hwloc and checks.
 
-Everything is stripped, and what is not used there is left out.
+Everything is stripped, and files that are not used there are left out.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from gpu_check.machine import BUILT_TEST_KERNELS, TEST_KERNELS
 
 MIB = 1 << 20
 KERNELS = "libgtopk_cuda.so"
-# The transports of a machine with a GPU and no RDMA, and the hooks into CUDA's memory calls.
+# These are the transports of a machine with a GPU and no RDMA, and the hooks into CUDA's memory
+# calls.
 UCX_LIBRARIES = ["libucs", "libucs_signal", "libucm", "libuct", "libucp"]
 UCX_MODULES = ["libucm_cuda", "libuct_cuda", "libuct_cma"]
 HWLOC = "libhwloc.so.15"
-# Of every system that has Python and torch, or torch's own.
+# These libraries are on every system that has Python and torch, or are torch's own.
 SYSTEM = re.compile(
     r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|cuda|nvidia-ml|torch\w*|c10)|ld-linux\S*)\.so"
 )
 
 
 def pack(root: pathlib.Path, options: argparse.Namespace) -> int:
-    """Makes the folder; raises CheckError where it is too large, or something is missing."""
+    """Makes the folder; raises CheckError if it is too large or something is missing."""
     whole: pathlib.Path = options.into
     if whole.exists() and not (whole / "manifest.json").exists() and any(whole.iterdir()):
         raise UsageError(f"--into {whole} has other things in it: name an empty folder")
@@ -100,7 +101,7 @@ def _built(root: pathlib.Path, torch: str) -> pathlib.Path:
 
 
 def _built_tests(root: pathlib.Path) -> pathlib.Path:
-    """test_kernels of the release build, in which tools/wheel has built most of it."""
+    """Build test_kernels in the release build, where tools/wheel has built most of it."""
     subprocess.run(["cmake", "--preset", "release"], cwd=root, check=True)
     build = ["cmake", "--build", "--preset", "release", "--target", TEST_KERNELS]
     subprocess.run(build, cwd=root, check=True)
@@ -122,7 +123,7 @@ def _unpack(wheel: pathlib.Path, site: pathlib.Path, torch: str) -> None:
 
 
 def _ucx_package(root: pathlib.Path) -> pathlib.Path:
-    """Of the Python that runs this, or of the checkout's."""
+    """Find the UCX package of this Python, or of the checkout's."""
     found = importlib.util.find_spec("libucx")
     if found is not None and found.origin is not None:
         return pathlib.Path(found.origin).parent
@@ -132,7 +133,7 @@ def _ucx_package(root: pathlib.Path) -> pathlib.Path:
 
 
 def _ucx(package: pathlib.Path, site: pathlib.Path) -> None:
-    """The wheel's package without headers and static libraries."""
+    """Copy the wheel's package without headers and static libraries."""
     to = site / "libucx"
     (to / "lib" / "ucx").mkdir(parents=True)
     for each in package.glob("*.py"):
@@ -153,7 +154,7 @@ def _ucx(package: pathlib.Path, site: pathlib.Path) -> None:
 
 
 def _hwloc(to: pathlib.Path) -> str:
-    """Copies it if it is installed; gtopk runs without, and binds nothing."""
+    """Copy hwloc if it is installed; without it, gtopk runs but binds nothing."""
     said = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
     found = re.search(rf"{re.escape(HWLOC)} .*=> (\S+)", said)
     if found is None:
@@ -177,7 +178,7 @@ def _programs(into: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _missing(into: pathlib.Path) -> list[str]:
-    """Names of libraries that those packed need, and that neither are packed nor everywhere."""
+    """Return libraries that packed ones need and that are neither packed nor everywhere."""
     packed = [*(into / "site").rglob("*.so*"), *(into / "lib").iterdir(), *_programs(into)]
     there = {each.name for each in packed}
     needed = {name for each in packed if not each.is_symlink() for name in _needs(each)}

@@ -1,4 +1,4 @@
-"""The page of results: each figure beside what was aimed at. Knows no device."""
+"""Makes the page of results: each figure beside its aim. Uses no device."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _compress(answer: dict[str, Any]) -> list[str]:
 
 
 def _seconds_through(ucx: list[dict[str, Any]] | str, i: int) -> float | None:
-    """Of row `i`; None where UCX does not take the memory, and `ucx` says why."""
+    """Return the seconds of row `i`; None if UCX does not take the memory, and `ucx` says why."""
     return None if isinstance(ucx, str) else ucx[i]["seconds"]
 
 

@@ -1,4 +1,4 @@
-"""The parts of a run: what each starts, and how long it may take."""
+"""The parts of a run: what each starts, and its time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu_check.machine import Machine
 Answer = dict[str, Any]
 
 
-MINUTES = 9  # that all parts may take
+MINUTES = 9  # time limit for all parts
 
 
 class Part(NamedTuple):
@@ -28,7 +28,7 @@ class Part(NamedTuple):
 def _bits(machine: Machine, small: bool, deadline: float) -> Answer:
     answers = {size: machine.ranks("bits", size, deadline, small=small)[0] for size in (1, 2)}
     dense = machine.ranks("dense", 2, deadline, small=small)[0]
-    cases = {str(size): each["cases"] for size, each in answers.items()}  # as JSON has it
+    cases = {str(size): each["cases"] for size, each in answers.items()}  # keys as in JSON
     return {"sparse": cases, **_plain(dense)}
 
 
@@ -44,12 +44,12 @@ def _compress(machine: Machine, small: bool, deadline: float) -> Answer:
     return _plain(machine.ranks("compress", 1, deadline, small=small)[0])
 
 
-# Whose native library knows it can hand pointers of the device to UCX.
+# A native library that contains this name can pass device pointers to UCX.
 POINTERS = "GTOPK_DEVICE_POINTERS"
 
 
 def _both_ways(machine: Machine, part: str, small: bool, deadline: float) -> Answer:
-    """The part through pinned memory, and through UCX where this gtopk can."""
+    """Run the part through pinned memory, and through UCX if this gtopk can."""
     pinned = machine.ranks(part, 2, deadline, small=small, **{POINTERS: "0"})[0]
     answer: Answer = {"pinned": pinned["rows"]}
     libraries = (machine.packed / "site" / "gtopk").glob("_torch_*.so")
@@ -69,9 +69,9 @@ def _staging(machine: Machine, small: bool, deadline: float) -> Answer:
 
 
 def _programs(machine: Machine, small: bool, deadline: float) -> Answer:
-    """gtopk-allreduce and gtopk-pingpong with --memory cuda, on two ranks, every element checked.
+    """Run gtopk-allreduce and gtopk-pingpong with --memory cuda on two ranks, checking all bits.
 
-    Raises CheckError if something is not as in the sequential reference, or not on the device.
+    Raises CheckError if a result differs from the sequential reference, or is not on the device.
     """
     on_device = ["--memory", "cuda", "--check"]
     size = ["-b", "9000", "-e", "9000", "-n", "2", "-w", "1"]
@@ -103,12 +103,12 @@ def _programs(machine: Machine, small: bool, deadline: float) -> Answer:
     }
 
 
-# A line of gtopk-info --gpu about an element type.
+# This matches a line of gtopk-info --gpu about an element type.
 TESTED = re.compile(r"  (\w+): (\d+) calls, all bits as the CPU's, (\d+) ms")
 
 
 def _self_test(machine: Machine, small: bool, deadline: float) -> Answer:
-    """gtopk-info --gpu. Raises CheckError if a bit differs, or nothing was tested."""
+    """Run gtopk-info --gpu. Raises CheckError if a bit differs or nothing was tested."""
     lines = machine.self_test(deadline)
     tested = [found for found in map(TESTED.fullmatch, lines) if found]
     if not tested:
@@ -123,7 +123,7 @@ def _self_test(machine: Machine, small: bool, deadline: float) -> Answer:
 
 
 def _first_call(machine: Machine, small: bool, deadline: float) -> Answer:
-    """What the self-test adds to the first call of a process, for each element type."""
+    """Measure what the self-test adds to the first call of a process, for each element type."""
 
     def rows(setting: str) -> list[dict[str, Any]]:
         variable = {"GTOPK_CUDA_SELF_TEST": setting}
@@ -142,13 +142,13 @@ def _first_call(machine: Machine, small: bool, deadline: float) -> Answer:
     }
 
 
-# Of the cases of test_kernels, where each launch takes many times longer.
+# This fraction of the cases of test_kernels runs where each launch takes many times longer.
 FEW_SEEDS = {"GTOPK_SEEDS": "0.05"}
 
 
 def _kernels(machine: Machine, small: bool, deadline: float) -> Answer:
-    """Every call of the kernels' library, against the CPU's functions, bit for bit, and against the
-    number of launches that it declares.
+    """Check every call of the kernels' library, bit for bit against the CPU's functions, and
+    against the number of launches that it declares.
     """
     answer = _plain(machine.kernel_tests(deadline, **(FEW_SEEDS if small else {})))
     if not answer["launches"]:
@@ -157,7 +157,7 @@ def _kernels(machine: Machine, small: bool, deadline: float) -> Answer:
 
 
 def _sanitized(tool: str, *, with_bits: bool) -> Callable[[Machine, bool, float], Answer]:
-    """compute-sanitizer on test_kernels, and on the part `bits`, too."""
+    """Run compute-sanitizer on test_kernels, and on the part `bits` too."""
 
     def run(machine: Machine, small: bool, deadline: float) -> Answer:
         found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -174,7 +174,7 @@ def _sanitized(tool: str, *, with_bits: bool) -> Callable[[Machine, bool, float]
             deadline,
             small=True,
             before=before,
-            PYTORCH_NO_CUDA_MEMORY_CACHING="1",  # so that it sees where each tensor ends
+            PYTORCH_NO_CUDA_MEMORY_CACHING="1",  # so that the sanitizer sees where each tensor ends
         )[0]
         return {**answer, "bits": bits["cases"], "summary of bits": _summary(tool, bits)}
 

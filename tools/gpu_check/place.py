@@ -1,4 +1,4 @@
-"""What a part gets: which rank this is, and its device."""
+"""The argument of a part: which rank this is, and its device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
             torch.zeros(1).to(self.device).cpu()
 
     def seconds(self, step: Callable[[], object], times: int) -> list[float]:
-        """Of each of so many steps, from its call until the device has done it."""
+        """Return the seconds of each step, from its call until the device has done it."""
         taken = []
         for _ in range(times):
             self.synchronize()

@@ -1,6 +1,6 @@
-"""One rank's process: python -m gpu_check.ranks RANK PART SIZE FOLDER DEVICE SMALL.
+"""Runs one rank: python -m gpu_check.ranks RANK PART SIZE FOLDER DEVICE SMALL.
 
-It meets the others in a file of FOLDER, runs the part, and leaves its answer there, as JSON.
+It meets the other ranks in a file in FOLDER, runs the part, and writes its answer there as JSON.
 """
 
 from __future__ import annotations

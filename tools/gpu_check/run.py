@@ -1,6 +1,6 @@
-"""Runs parts one after the other, and writes down what they say, after each.
+"""Runs parts one after the other, and writes down the results after each.
 
-A later call goes on: it keeps what earlier ones have measured, and runs what is not done.
+A later call continues: it keeps earlier results and runs the parts that are not done.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gpu_check.parts import MINUTES, PARTS
 
 
 def run(machine: Machine, options: argparse.Namespace) -> int:
-    """Returns the exit code. Raises CheckError where there is no such device, and UsageError where
-    the folder has the results of another device, package or size.
+    """Return the exit code. Raises CheckError if there is no such device, and UsageError if the
+    folder has the results of another device, package or size.
     """
     names = [*PARTS] if options.parts == "all" else options.parts.split(",")
     unknown = [each for each in names if each not in PARTS]
@@ -67,7 +67,7 @@ def run(machine: Machine, options: argparse.Namespace) -> int:
 
 
 def _done(out: pathlib.Path, results: dict[str, Any]) -> dict[str, Any]:
-    """Return what earlier calls have measured here."""
+    """Return the results of earlier calls in this folder."""
     if not (out / "results.json").exists():
         return {}
     try:

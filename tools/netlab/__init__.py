@@ -4,9 +4,9 @@
         outcome = lab.run([sys.executable, "train.py"], timeout=300)
         print(outcome.ranks[0].output, lab.counters()[0].tx_bytes)
 
-Knows Linux (unshare, nsenter, ip, tc) and torch.distributed's launch environment; must not know
-gtopk, UCX beyond its environment variables, or torch itself: it imports only the standard library.
-Why the shaping is what it is: docs/lab.md.
+The package depends on Linux (unshare, nsenter, ip, tc) and torch.distributed's launch environment.
+It must not depend on gtopk, on UCX beyond its environment variables, or on torch itself, and
+imports only the standard library. docs/lab.md explains the shaping.
 """
 
 from netlab.delayed import SwitchCounters

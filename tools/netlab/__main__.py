@@ -5,7 +5,8 @@
     python -m netlab probe --rate 100mbit
     python -m netlab probe --rate 200mbit --mtu 1500 --delay 25ms --loss 0.01%
 
-(with tools/ on PYTHONPATH, or as `python tools/netlab …`). Knows only the package's own surface.
+(with tools/ on PYTHONPATH, or as `python tools/netlab …`). It uses only the package's public
+interface.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _probe(arguments: argparse.Namespace) -> int:
             _say_switch(hosts)
             return 0
         calibration = calibrate(hosts)
-        # The calibrated bucket may travel free, whatever bucket was asked for.
+        # The calibrated bucket may pass freely, whatever bucket was requested.
         allowance = Shape.of(hosts.shape.rate).burst if hosts.shape else 0
     print(calibration.table())
     print(
@@ -207,7 +208,7 @@ def main() -> int:
     check = commands.add_parser("check", help="say whether a lab can be made here, and why not")
     check.set_defaults(action=_check)
     arguments = parser.parse_args()
-    # SIGTERM ends us like Ctrl-C: through the context managers.
+    # SIGTERM ends this process like Ctrl-C, through the context managers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return arguments.action(arguments)

@@ -1,7 +1,8 @@
-"""The switch that delays and drops: its program, and the process that runs it.
+"""The switch that delays and drops frames: its program, and the process that runs it.
 
-Knows the compiler and the program's protocol (tools/netlab/switch/main.cpp); must not know how
-hosts are made. The process ends when its stdin does, so with the lab, whatever ends that.
+This module depends on the compiler and the program's protocol (tools/netlab/switch/main.cpp), and
+must not know how hosts are made. The process ends when its stdin ends, and so with the lab, however
+the lab ends.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _SOURCES = pathlib.Path(__file__).resolve().parent / "switch"
 
 @dataclass(frozen=True)
 class SwitchCounters:
-    """Frames since the switch began. received: came in; forwarded: left it; lost: as asked for;
-    overflowed: dropped, as more than 64 MiB waited for a port; forgotten: dropped, as their TCP
-    connection had been idle for too long; refused: dropped by a port's shaped queue; missed:
-    dropped, as the switch was too slow; oversized: dropped, an offload was on.
-    late_seconds, latest_seconds: mean and maximum, how long after it was due a frame was sent.
-    cpu_seconds: the switch's own."""
+    """Counts of frames since the switch began. received: came in; forwarded: left it; lost: dropped
+    as requested; overflowed: dropped because more than 64 MiB waited for a port; forgotten: dropped
+    because their TCP connection had been idle for too long; refused: dropped by a port's shaped
+    queue; missed: dropped because the switch was too slow; oversized: dropped because an offload
+    was on. late_seconds, latest_seconds: mean and maximum delay of a frame after it was due.
+    cpu_seconds: the switch's CPU time."""
 
     received: int
     forwarded: int
@@ -56,8 +57,8 @@ class SwitchCounters:
 
 
 class Switch:
-    """A running switch. enter: the argv prefix of its namespace. Raises RuntimeError if it cannot
-    be compiled or started."""
+    """A running switch. enter: the argv prefix that enters its namespace. Raises RuntimeError if it
+    cannot be compiled or started."""
 
     def __init__(
         self, enter: Sequence[str], impairment: Impairment, interfaces: Sequence[str]
@@ -85,7 +86,7 @@ class Switch:
             raise RuntimeError(f"the switch did not start: {said}")
 
     def counters(self) -> SwitchCounters:
-        """What it has carried and dropped so far. Raises RuntimeError if it has ended."""
+        """Return what it has forwarded and dropped so far. Raises RuntimeError if it has ended."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write("\n")
             self.process.stdin.flush()
@@ -95,7 +96,7 @@ class Switch:
         return SwitchCounters(**json.loads(line))
 
     def close(self) -> None:
-        """Ends it and waits for that."""
+        """Ends the switch and waits for its end."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.wait()
@@ -105,8 +106,8 @@ class Switch:
 
 @functools.cache
 def program() -> str:
-    """The path of netlab-switch: what CMake built, if it is not older than its source; otherwise
-    compiled here, once for each version of the source."""
+    """Return the path of netlab-switch: the one that CMake built, if it is not older than its
+    source; otherwise it is compiled here, once for each version of the source."""
     sources = sorted(_SOURCES.glob("*.?pp"))
     changed = max(source.stat().st_mtime for source in sources)
     for preset in ("release", "dev"):
@@ -125,7 +126,7 @@ def _compile(sources: Sequence[pathlib.Path], program: pathlib.Path) -> None:
     if compiler is None:
         raise RuntimeError("a link with delay or loss needs a C++ compiler: apt-get install g++")
     program.parent.mkdir(parents=True, exist_ok=True)
-    # Compiled aside: another lab may be looking for it.
+    # Compile it in a separate folder, because another lab may be looking for it.
     with tempfile.TemporaryDirectory(dir=program.parent) as folder:
         made = pathlib.Path(folder) / program.name
         units = [str(source) for source in sources if source.suffix == ".cpp"]

@@ -1,7 +1,7 @@
-"""A long link, measured: round trips, and plain TCP beside the textbook's.
+"""Measures a long link: round trips, and plain TCP beside the textbook's prediction.
 
-Knows sockets and the clock; must not know torch. Two ranks of the lab run it (`netlab probe` with
---delay or --loss starts them): rank 1 sends, rank 0 answers and counts.
+This module uses sockets and the clock, and must not use torch. Two ranks of the lab run it (`netlab
+probe` with --delay or --loss starts them): rank 1 sends, rank 0 answers and counts.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ECHOES = 100
 
 @dataclass(frozen=True)
 class Distance:
-    """rtts: seconds, of single datagrams. bytes_per_second: of all streams together, from a quarter
-    of the time on. textbook: what one stream should reach, None where no formula is known;
-    congestion_control and streams: what was measured. counters: the switch's, of the whole run.
-    machine_cpu_share: as in Outcome."""
+    """rtts: seconds of single datagrams. bytes_per_second: all streams together, after the first
+    quarter of the time. textbook: the rate that one stream should reach; None if no formula is
+    known. congestion_control and streams: the setting that was measured. counters: the switch's
+    counters of the whole run. machine_cpu_share: as in Outcome."""
 
     rtts: list[float]
     bytes_per_second: float
@@ -50,8 +50,8 @@ class Distance:
 
 
 def measure(lab: Lab, seconds: float, streams: int = 1) -> Distance:
-    """Runs both between host 0 and host 1. Raises RuntimeError with the ranks' output if that
-    fails."""
+    """Run both measurements between host 0 and host 1. Raises RuntimeError with the ranks' output
+    if that fails."""
     if lab.hosts != 2:
         raise ValueError(f"measure: expected a lab of 2 hosts, got {lab.hosts}")
     command = [sys.executable, os.path.abspath(__file__), str(seconds), str(streams)]
@@ -79,7 +79,7 @@ def _textbook(lab: Lab, streams: int) -> float | None:
     lost = streams * formula(mtu, 2 * lab.impairment.delay, lab.impairment.loss)
     if lab.shape is None:
         return lost
-    # Payload of full segments.
+    # This is the payload of full segments.
     wire = lab.shape.bits_per_second / 8 * (mtu - 52) / lab.shape.wire_bytes(mtu - 52)
     return min(lost, wire)
 
@@ -93,7 +93,7 @@ def _echo(datagrams: socket.socket) -> None:
 
 
 def _round_trips(address: tuple[str, int]) -> list[float]:
-    """Of ECHOES datagrams, one after the other; a lost one is left out after a second."""
+    """Measure ECHOES datagrams one after the other; a lost one is skipped after a second."""
     rtts = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         datagrams.connect(address)
@@ -105,7 +105,7 @@ def _round_trips(address: tuple[str, int]) -> list[float]:
                 if datagrams.recv(64) == data:
                     rtts.append(time.perf_counter() - start)
                     break
-        # Several, as one may be lost.
+        # Send several, because one may be lost.
         for _ in range(20):
             datagrams.send(b"end")
     return rtts[1:]  # the first one may have waited for ARP
@@ -150,7 +150,7 @@ def _main() -> None:
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
         ):
             datagrams.bind(address)
-            server.accept()[0].close()  # rank 1 knows now that both are open
+            server.accept()[0].close()  # now rank 1 knows that both are open
             _echo(datagrams)
             print(_count(server, seconds, streams))
         return

@@ -1,6 +1,7 @@
-"""What a set of hosts can do, whatever they are made of, and the plain one.
+"""The interface of a set of hosts, whatever they are made of, and the plain implementation.
 
-Knows the environment in which a rank of torch.distributed starts; must not know namespaces.
+This module knows the environment in which a rank of torch.distributed starts, and must not know
+namespaces.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Command = Sequence[str] | Callable[[int], Sequence[str]]
 
 @dataclass(frozen=True)
 class Counters:
-    """What a host's interface has carried since its creation, link headers and ARP included."""
+    """The traffic of a host's interface since its creation, including link headers and ARP."""
 
     tx_bytes: int
     rx_bytes: int
@@ -35,8 +36,8 @@ class Counters:
 
 
 class Hosts(abc.ABC):
-    """Hosts, numbered from 0, that each run ranks_per_host ranks of a command: rank r on host
-    r // ranks_per_host, or, dealt out in turn, on host r % hosts."""
+    """Hosts, numbered from 0, that each run ranks_per_host ranks of a command. Rank r runs on host
+    r // ranks_per_host or, if ranks are placed in turn, on host r % hosts."""
 
     interface: str
 
@@ -52,7 +53,7 @@ class Hosts(abc.ABC):
 
     @property
     def ranks(self) -> int:
-        """The number of ranks that a command runs as."""
+        """The number of ranks of a command."""
         return self.hosts * self.ranks_per_host
 
     def host_of(self, rank: int) -> int:
@@ -65,18 +66,18 @@ class Hosts(abc.ABC):
 
     @abc.abstractmethod
     def address(self, host: int) -> str:
-        """The IP address at which the other hosts reach this one."""
+        """Return the IP address at which other hosts reach this one."""
 
     @abc.abstractmethod
     def enter(self, host: int) -> list[str]:
-        """The argv prefix that runs a command on `host`, in the same process."""
+        """Return the argv prefix that runs a command on `host`, in the same process."""
 
     @abc.abstractmethod
     def free_port(self, host: int) -> int:
-        """A TCP port on `host` on which nothing listens now."""
+        """Return a TCP port on `host` on which nothing listens now."""
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
-        """What rank `rank` gets on top of the caller's environment; host 0 serves the store."""
+        """Return the variables that `rank` gets in addition; host 0 serves the store."""
         return {
             "MASTER_ADDR": self.address(0),
             "MASTER_PORT": str(port),
@@ -109,7 +110,7 @@ class Hosts(abc.ABC):
         commands, envs = [], []
         for rank in range(self.ranks):
             argv = command(rank) if callable(command) else command
-            # The ranks' lives are tied to ours, so that not even SIGKILL leaves them behind.
+            # Ranks end with this process, so that not even SIGKILL leaves them behind.
             tether = ["setpriv", "--pdeathsig", "KILL", "env", "-C", cwd or os.getcwd()]
             commands.append([*self.enter(self.host_of(rank)), *tether, *map(str, argv)])
             chosen = {**os.environ, **self.environment(rank, port), **(env or {})}
@@ -134,11 +135,11 @@ class Hosts(abc.ABC):
         return job.wait(timeout, failure_grace=failure_grace)
 
     def counters(self) -> list[Counters] | None:
-        """Every host's interface counters now; None if hosts share one interface."""
+        """Return every host's current interface counters; None if hosts share one interface."""
         return None
 
     def close(self) -> None:
-        """Kills what is still running. Idempotent."""
+        """Kills all processes that are still running. Idempotent."""
         for job in self._jobs:
             job.stop()
         self._jobs.clear()
@@ -151,7 +152,7 @@ class Hosts(abc.ABC):
 
 
 class Loopback(Hosts):
-    """P ranks on this host: needs no root, shapes nothing. TCP takes the loopback interface."""
+    """P ranks on this host, without root or shaping. TCP uses the loopback interface."""
 
     interface = "lo"
     shape = None
@@ -168,6 +169,6 @@ class Loopback(Hosts):
             return probe.getsockname()[1]
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
-        """As in the base class, plus the local ranks of one host; UCX may use its shared memory."""
+        """See Hosts; adds the local ranks of one host. UCX may use its shared memory."""
         local = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.hosts)}
         return {**super().environment(rank, port), **local}

@@ -1,7 +1,7 @@
-"""A long link: delay, jitter, loss and forgotten connections, and what
-textbooks say TCP makes of it.
+"""A long link: delay, jitter, loss and forgotten connections, and the rates that textbooks predict
+for TCP on it.
 
-Pure: it runs nothing. How the switch delays and drops: tools/netlab/switch.
+This module is pure and runs nothing. tools/netlab/switch delays and drops frames.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
-# TCP's header with timestamps, and IPv4's.
+# These are TCP's header with timestamps and IPv4's.
 _HEADERS = 52
 
 
 @dataclass(frozen=True)
 class Impairment:
-    """What every frame meets between two hosts, one way; a round trip meets it twice.
+    """What happens to every frame between two hosts, one way; in a round trip it happens twice.
 
     delay, jitter: seconds; a frame is delayed by a random time, uniform in delay ± jitter. loss:
-    the probability, 0 to 1, that a frame is lost, whatever happened to others. reorder: a frame may
-    overtake those before it; otherwise it waits for them. seed: replays losses and jitter. forget:
-    seconds after which an idle TCP connection is forgotten, and its segments are dropped, as by a
-    NAT; 0: never.
+    the probability, 0 to 1, that a frame is lost, independently of others. reorder: whether a frame
+    may overtake frames before it; otherwise it waits for them. seed: replays losses and jitter.
+    forget: seconds after which an idle TCP connection is forgotten and its segments are dropped, as
+    by a NAT; 0 means never.
     """
 
     delay: float = 0.0
@@ -56,13 +56,13 @@ class Impairment:
         seed: int = 1,
         forget: str = "0s",
     ) -> Impairment:
-        """From text: "25ms", "2ms", "0.01%", "5s". Raises ValueError with the accepted form."""
+        """Read text: "25ms", "2ms", "0.01%", "5s". Raises ValueError with the accepted form."""
         return Impairment(
             seconds(delay), seconds(jitter), share(loss), reorder, seed, seconds(forget)
         )
 
     def __str__(self) -> str:
-        """One line that says it all, the round trip too."""
+        """Describe it in one line, including the round trip."""
         words = [f"{self.delay * 1e3:g} ms each way (round trip {self.delay * 2e3:g} ms)"]
         if self.jitter:
             words.append(f"jitter {self.jitter * 1e3:g} ms each way")
@@ -75,7 +75,7 @@ class Impairment:
 
 
 def seconds(text: str) -> float:
-    """`"25ms"` as 0.025."""
+    """Return `"25ms"` as 0.025."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
     if match is None:
         raise ValueError(f"time {text!r}: expected a number with us, ms or s, e.g. 25ms")
@@ -83,7 +83,7 @@ def seconds(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """`"0.01%"` as 0.0001."""
+    """Return `"0.01%"` as 0.0001."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
     if match is None or float(match[1]) >= 100:
         raise ValueError(f"loss {text!r}: expected a percentage below 100, e.g. 0.01%")
@@ -91,13 +91,13 @@ def share(text: str) -> float:
 
 
 def reno_bytes_per_second(mtu: int, rtt: float, loss: float) -> float:
-    """One Reno stream that only losses hold back: 1.22·MSS / (RTT·√p) (Mathis et al., 1997)."""
+    """Return a loss-limited Reno stream's rate: 1.22·MSS / (RTT·√p) (Mathis et al., 1997)."""
     return math.inf if loss == 0 else 1.22 * (mtu - _HEADERS) / (rtt * math.sqrt(loss))
 
 
 def cubic_bytes_per_second(mtu: int, rtt: float, loss: float) -> float:
-    """The same for CUBIC (RFC 8312, sections 4.2 and 5.1): 1.054·(RTT/p)^(3/4) segments in flight,
-    or as many as Reno, whichever is more."""
+    """Return the same for CUBIC (RFC 8312, sections 4.2 and 5.1): 1.054·(RTT/p)^(3/4) segments in
+    flight, or as many as Reno, whichever is more."""
     if loss == 0:
         return math.inf
     cubic = 1.054 * (rtt / loss) ** 0.75 * (mtu - _HEADERS) / rtt

@@ -1,7 +1,7 @@
-"""One command running as P ranks: start, watch, collect, end.
+"""Runs one command as P ranks: start, watch, collect output, end.
 
-Knows processes; must not know how hosts are made. Signals go only to processes that the job
-started, each the leader of its own process group.
+This module handles processes, and must not know how hosts are made. Signals go only to processes
+that the job started, each the leader of its own process group.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class RankResult:
-    """How one rank ended. returncode is -N after signal N; output is its stdout and stderr
-    interleaved ("" when shown on the terminal); cpu_seconds is user and system time of the
-    process with its threads; seconds is wall time from start to exit."""
+    """The end of one rank. returncode is -N after signal N; output is its stdout and stderr
+    interleaved ("" when shown on the terminal); cpu_seconds is user and system time of the process
+    with its threads; seconds is wall time from start to exit."""
 
     rank: int
     returncode: int
@@ -35,7 +35,7 @@ class RankResult:
 @dataclass(frozen=True)
 class Outcome:
     """How a job ended: its ranks in order, and whether the watchdog ended it. machine_cpu_share:
-    busy share (0…1) of all the machine's cores while the job ran, other work included. No time
+    busy share (0…1) of all the machine's cores while the job ran, including other work. No time
     should be claimed from a run above 0.8."""
 
     ranks: list[RankResult]
@@ -49,7 +49,7 @@ class Outcome:
         return not self.timed_out and all(rank.returncode == 0 for rank in self.ranks)
 
     def report(self) -> str:
-        """The failed ranks and the end of their output; for an assertion's message."""
+        """Return the failed ranks and the end of their output, for an assertion's message."""
         lines = ["timed out"] if self.timed_out else []
         for rank in self.ranks:
             if rank.returncode != 0:
@@ -94,7 +94,7 @@ class _Rank:
                 self.lines.append(line)
                 if self.on_line is not None:
                     self.on_line(self.rank, line.rstrip("\n"))
-        # Keep the zombie for a moment: its times are read from /proc before it is reaped.
+        # Keep the zombie for a moment, because its times are read from /proc before it is reaped.
         os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         cpu_seconds = _cpu_seconds(self.process.pid)
         elapsed = time.monotonic() - self.started
@@ -108,7 +108,7 @@ class _Rank:
 
 
 class Job:
-    """P running ranks. Made by Hosts.start; ended by wait, by stop, or by the lab's exit."""
+    """P running ranks. Hosts.start makes a job; wait, stop, or the lab's exit ends it."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Job:
             raise
 
     def pid(self, rank: int) -> int:
-        """The process of `rank` itself: no process stands between it and a signal."""
+        """Return the process of `rank` itself; no process is between it and a signal."""
         return self._ranks[rank].process.pid
 
     def signal(self, rank: int, number: int = signal.SIGKILL) -> None:
@@ -137,19 +137,19 @@ class Job:
             os.kill(self.pid(rank), number)
 
     def output(self, rank: int) -> str:
-        """What the rank has printed so far."""
+        """Return what the rank has printed so far."""
         return "".join(list(self._ranks[rank].lines))
 
     def running(self) -> list[int]:
-        """The ranks that have not ended yet."""
+        """Return the ranks that have not ended yet."""
         return [rank.rank for rank in self._ranks if rank.result is None]
 
     def wait(self, timeout: float | None = None, *, failure_grace: float | None = 10.0) -> Outcome:
         """Waits for all ranks and returns how they ended; never raises for a rank's failure.
 
-        timeout: seconds until the watchdog kills what is still running (None: no watchdog).
+        timeout: seconds until the watchdog kills ranks that are still running (None: no watchdog).
         failure_grace: once a rank has failed, the others get this many seconds before they are
-        killed (None: they go on, for tests of what survivors do).
+        killed (None: they continue, for tests of survivors).
         """
         end = None if timeout is None else time.monotonic() + timeout
         failed_at = None
@@ -173,7 +173,7 @@ class Job:
         return self._outcome(timed_out)
 
     def stop(self) -> None:
-        """Kills what is still running, with its children, and waits for its end. Idempotent."""
+        """Kills running ranks with their children, and waits for them. Idempotent."""
         for rank in self._ranks:
             if rank.result is None:
                 rank.signal_group(signal.SIGKILL)
@@ -193,21 +193,21 @@ class Job:
 
 
 def print_line(rank: int, line: str) -> None:
-    """An `on_line` that prints every rank's output on the terminal as it comes."""
-    # One write: print() makes two, and another rank's line could come between.
+    """Print a rank's output on the terminal as it arrives; an `on_line`."""
+    # Use one write, because print() makes two, and another rank's line could come in between.
     sys.stdout.write(f"[{rank}] {line}\n")
     sys.stdout.flush()
 
 
 def _cpu_seconds(pid: int) -> float:
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-        # After the name, which may contain spaces: field 14 is utime and 15 stime, in ticks.
+        # After the name, which may contain spaces, field 14 is utime and 15 is stime, in ticks.
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _machine_ticks() -> tuple[int, int]:
-    """(busy, all) ticks of all cores since boot."""
+    """Return (busy, all) ticks of all cores since boot."""
     with open("/proc/stat", encoding="utf-8") as stat:
         ticks = [int(field) for field in stat.readline().split()[1:9]]
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)

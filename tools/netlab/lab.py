@@ -1,11 +1,11 @@
 """Hosts made of Linux namespaces, joined by a switch, with shaped links.
 
-The switch is the kernel's bridge, or, if links have delay or loss, a program (delayed.py). Knows
-unshare, nsenter, ip and tc; must not know what runs on the hosts.
+The switch is the kernel's bridge or, if links have delay or loss, a program (delayed.py). This
+module uses unshare, nsenter, ip and tc, and must not know what runs on the hosts.
 
 Each host, and the switch between them, is an unnamed set of namespaces (network, host name, IPC,
-mounts) held by one `cat` that waits on a pipe from us. Nothing is named in the machine's own
-namespace, so labs of parallel processes cannot collide; when this process ends, in any way, the
+mounts) held by one `cat` that waits on a pipe from this process. Nothing is named in the machine's
+own namespace, so labs of parallel processes cannot collide; when this process ends, in any way, the
 pipes close, the holders exit and the kernel removes the namespaces, links and shaping with them.
 """
 
@@ -24,11 +24,11 @@ from netlab.hosts import Counters, Hosts
 from netlab.impairment import Impairment
 from netlab.shape import Shape
 
-# Ranks of a host share memory with nobody else: System V's is per IPC namespace, and POSIX's lies
-# in the host's own /dev/shm.
+# Ranks of a host share memory with no other host: System V shared memory is per IPC namespace, and
+# POSIX shared memory lies in the host's own /dev/shm.
 # The parent's /sys shows the parent's interfaces, and UCX reads /sys/class/net; /proc/sys is per
-# namespace anyway. IPv6 is off, unless it is all there is, so that only the ranks' own traffic is
-# on the wire.
+# namespace anyway. IPv6 is off unless it is the only protocol, so that only the ranks' own traffic
+# is on the wire.
 _HOLDER = """
 set -e
 echo "$1" > /proc/sys/kernel/hostname
@@ -51,7 +51,7 @@ _FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getso
 
 
 class LabError(RuntimeError):
-    """The lab cannot be made here, or a step of making it failed; says why and what to do."""
+    """The lab, or a step of making it, failed; the text says why and what to do."""
 
 
 class _Namespace:
@@ -85,7 +85,7 @@ class _Namespace:
             raise LabError(f"namespace of {self.name}: {self.process.stderr.read().strip()}")
 
     def enter(self) -> list[str]:
-        # --root: in a chroot the namespace's root is not ours.
+        # --root is needed because in a chroot the namespace's root is another one.
         return ["nsenter", "-t", str(self.process.pid), "-n", "-u", "-i", "-m", "--root", "--"]
 
     def run(self, *command: str, script: str = "") -> str:
@@ -104,16 +104,16 @@ class _Namespace:
 
 
 class Lab(Hosts):
-    """P separate hosts; each one's egress and its switch port are shaped alike.
+    """P separate hosts; each host's egress and its switch port are shaped alike.
 
     hosts: 1…250. ranks_per_host: they reach one another through shared memory, and other hosts over
-    their one link. in_turn: ranks are dealt out one by one; otherwise neighbours share a host.
+    their one link. in_turn: ranks are placed on hosts in turn; otherwise neighbours share a host.
     rate: "100mbit" and the like (see Shape.of), a Shape, or None for links as fast as the machine.
     congestion_control: TCP's on every host; cubic is Linux's usual default. ipv6: hosts have IPv6
-    addresses instead of IPv4 ones. impairment: delay, jitter and loss of every link; None: none,
-    and the kernel's own bridge. sysctls: settings of every host, like {"net.ipv4.tcp_wmem": "4096
-    16384 4194304"}. Interfaces are called eth0, hosts host0, host1, …, and these names resolve.
-    Needs root; raises LabError saying what is missing.
+    addresses instead of IPv4 ones. impairment: delay, jitter and loss of every link; None means
+    none, and uses the kernel's bridge. sysctls: settings of every host, like {"net.ipv4.tcp_wmem":
+    "4096 16384 4194304"}. Interfaces are called eth0, hosts host0, host1, …, and these names
+    resolve. Needs root; raises LabError saying what is missing.
     """
 
     interface = "eth0"
@@ -188,10 +188,10 @@ class Lab(Hosts):
     def _configure(self, host: int) -> None:
         own = self.address(host)
         namespace = self._host(host)
-        # A namespace inherits the machine's congestion control and may choose only among those
-        # that the machine allows; a route may name any.
+        # A namespace inherits the machine's congestion control and may choose only among the
+        # algorithms that the machine allows, but a route may name any.
         if self.ipv6:
-            # nodad: no wait for another host with that address.
+            # nodad avoids waiting for another host with that address.
             lines = [f"addr add {own}/64 dev eth0 nodad", "link set eth0 up"]
             route = f"route replace {_SUBNET6} dev eth0 proto kernel"
         else:
@@ -223,7 +223,7 @@ class Lab(Hosts):
         return f"fd77::{host + 1:x}" if self.ipv6 else f"10.77.0.{host + 1}"
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
-        """As the base; UCX is held to TCP, and shared memory where a host has several ranks."""
+        """See Hosts. UCX is limited to TCP, and shared memory if a host has several ranks."""
         transports = "tcp,self" if self.ranks_per_host == 1 else "tcp,sm,self"
         return {**super().environment(rank, port), "UCX_TLS": transports}
 
@@ -231,7 +231,7 @@ class Lab(Hosts):
         return self._host(host).enter()
 
     def holder(self, host: int) -> int:
-        """The process in the host's namespaces that lives as long as the lab."""
+        """Return the process in the host's namespaces that lives as long as the lab."""
         return self._host(host).process.pid
 
     def free_port(self, host: int) -> int:
@@ -246,7 +246,7 @@ class Lab(Hosts):
         ]
 
     def switch_counters(self) -> SwitchCounters | None:
-        """What the switch has delayed and dropped; None if links have no delay and no loss."""
+        """Return the counters of the switch; None if links have no delay and no loss."""
         return None if self._switch is None else self._switch.counters()
 
     def qdiscs(self) -> list[dict]:
@@ -260,7 +260,7 @@ class Lab(Hosts):
         return [json.loads(text)[0] for text in texts]
 
     def close(self) -> None:
-        """Kills what is still running and takes the hosts down. Idempotent."""
+        """Kills all running processes and takes the hosts down. Idempotent."""
         super().close()
         if self._switch is not None:
             self._switch.close()
@@ -274,7 +274,7 @@ class Lab(Hosts):
 
 
 def why_not() -> str | None:
-    """Why no lab can be made here (one line that says what to do), or None."""
+    """Return why no lab can be made here (one line that says what to do), or None."""
     tools = {
         "unshare": "util-linux",
         "nsenter": "util-linux",
@@ -297,10 +297,10 @@ def why_not() -> str | None:
 
 
 def _propagation() -> str | None:
-    """How a namespace of ours can keep its mounts private, in unshare's terms; None: it cannot.
+    """Return unshare's argument with which a namespace can keep mounts private; None if none can.
 
-    A chroot's root is usually no mount point, and cannot be made private. It need not be if the
-    mounts around it are shared with nobody.
+    A chroot's root is usually no mount point, and cannot be made private. It need not be private if
+    the mounts around it are not shared.
     """
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
         mounts = [line.split() for line in lines]

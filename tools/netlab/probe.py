@@ -1,11 +1,12 @@
-"""Is this link what it claims to be? Measures a lab before its times count.
+"""Measures a lab before its times count: is this link what it claims to be?
 
-Knows TCP sockets and the clock; must not know torch. Server and client run as two ranks of the lab
-(`netlab probe` starts them); all times are the client's, half of a round trip.
+This module uses TCP sockets and the clock, and must not use torch. Server and client run as two
+ranks of the lab (`netlab probe` starts them); all times are the client's and are half of a round
+trip.
 
-Why a badly shaped lab fails: a token bucket refills while ranks compute, so a message after a pause
-travels free up to the burst, while back-to-back messages do not. A lab whose gapped and
-back-to-back times differ makes sparse traffic look faster than its wire.
+A badly shaped lab fails because a token bucket refills while ranks compute: a message after a pause
+passes freely up to the burst, but back-to-back messages do not. A lab whose gapped and back-to-back
+times differ makes sparse traffic look faster than its wire.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ AGREEMENT = 0.10
 @dataclass(frozen=True)
 class Point:
     """One message size: medians in seconds one way. back_to_back: message after message, the
-    marginal time of a stream plus the latency; gapped: alone, 50 ms after the last one; wire:
-    what the link's rate allows (None without a rate)."""
+    marginal time of a stream plus the latency; gapped: alone, 50 ms after the last one; wire: the
+    time at the link's rate (None without a rate)."""
 
     size: int
     back_to_back: float
@@ -48,11 +49,11 @@ class Calibration:
     pingpong: dict[int, float]
 
     def disagreements(self, allowance: int) -> list[str]:
-        """The sizes whose gapped and back-to-back times differ by more than 10 %.
+        """Return the sizes whose gapped and back-to-back times differ by more than 10 %.
 
-        allowance: bytes that may travel free, the bucket calibrated for the rate (never the bucket
-        in use, or a larger one would excuse itself). One latency is allowed on top: the smallest
-        messages are all latency, which varies with sleeping cores.
+        allowance: bytes that may pass freely, which is the bucket calibrated for the rate (never
+        the bucket in use, or a larger one would excuse itself). One latency is allowed in addition,
+        because the smallest messages are all latency, which varies with sleeping cores.
         """
         slack = allowance * self.beta + self.points[0].gapped
         return [
@@ -63,7 +64,7 @@ class Calibration:
         ]
 
     def exact_from(self) -> int | None:
-        """The size from which both agree within 10 % with nothing allowed; None if never."""
+        """Return the size from which both agree within 10 % without allowance; None if never."""
         exact = None
         for p in reversed(self.points):
             if abs(p.gapped - p.back_to_back) > AGREEMENT * p.back_to_back:
@@ -72,7 +73,7 @@ class Calibration:
         return exact
 
     def table(self) -> str:
-        """Aligned rows; times in ms."""
+        """Return aligned rows, with times in ms."""
         rows = [f"{'size(B)':>9} {'wire':>9} {'back2back':>9} {'gapped':>9} {'gap/b2b':>8}"]
         for p in self.points:
             wire = "-" if p.wire is None else f"{p.wire * 1e3:.3f}"
@@ -112,11 +113,11 @@ def calibrate(hosts: Hosts, sizes: tuple[int, ...] = SIZES, repeats: int = 9) ->
 
 
 def fit(times: dict[int, float]) -> tuple[float, float]:
-    """alpha (s) and beta (s/byte) of t = alpha + beta·size from ping-pong times by size.
+    """Return alpha (s) and beta (s/byte) of t = alpha + beta·size from ping-pong times by size.
 
     beta is the slope over the sizes above 64 KiB (least squares, each point weighted by 1/t²),
     where no bucket hides the wire; alpha is the time of the smallest message, less its own bytes.
-    One common straight line would be bent by the bucket: middle sizes travel partly free.
+    The bucket would bend a single straight line, because middle sizes pass partly free.
     """
     large = {size: seconds for size, seconds in times.items() if size > 1 << 16}
     weights = {size: 1 / seconds**2 for size, seconds in large.items()}
@@ -131,7 +132,7 @@ def fit(times: dict[int, float]) -> tuple[float, float]:
 
 
 def as_json(calibration: Calibration) -> dict:
-    """The calibration as plain data, for a record of results."""
+    """Return the calibration as plain data, for a record of results."""
     return asdict(calibration)
 
 
@@ -211,7 +212,7 @@ def _main() -> None:
 
 
 def connect(address: tuple[str, int]) -> socket.socket:
-    """Rank 0 may still be starting: retries until it listens, for at most 30 s."""
+    """Connect to rank 0, which may still be starting: retries for at most 30 s until it listens."""
     end = time.monotonic() + 30
     while True:
         try:

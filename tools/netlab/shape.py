@@ -1,6 +1,7 @@
 """One shaped link: rate, MTU and bucket, as `tc tbf` takes them.
 
-Pure: it runs nothing. The settings decide whether a measurement can be trusted, see docs/lab.md.
+This module is pure and runs nothing. The settings decide whether a measurement can be trusted; see
+docs/lab.md.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from dataclasses import dataclass, replace
 
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
-# Ethernet, IPv4 and TCP with timestamps: what tbf counts on top of a segment's payload.
+# These are Ethernet, IPv4 and TCP with timestamps, which tbf counts in addition to a segment's
+# payload.
 _HEADER_BYTES = 14 + 20 + 32
 
-# The queue of a switch port. tbf drops what exceeds it; 4 MiB is a common switch's shared buffer.
+# This is the queue of a switch port. tbf drops frames beyond it; 4 MiB is a common switch's shared
+# buffer.
 _QUEUE_BYTES = 4 << 20
 
 
@@ -21,8 +24,8 @@ _QUEUE_BYTES = 4 << 20
 class Shape:
     """One direction of one link.
 
-    rate: in tc's notation ("100mbit"); mtu in bytes; burst: bytes of the token bucket, which a
-    message can travel free after a pause; calibrated: probed, so that times may be claimed from it.
+    rate: in tc's notation ("100mbit"); mtu in bytes; burst: bytes of the token bucket, which pass
+    freely after a pause; calibrated: whether it was probed, so that times may be claimed from it.
     """
 
     rate: str
@@ -32,7 +35,7 @@ class Shape:
 
     @staticmethod
     def of(rate: str, *, burst: int | None = None, mtu: int | None = None) -> Shape:
-        """The settings for `rate` ("100mbit"), calibrated ones if they exist.
+        """Return the settings for `rate` ("100mbit"), calibrated ones if they exist.
 
         A rate between two calibrated ones gets the settings of the next higher calibrated rate and
         is marked as not calibrated; so is any explicit burst or mtu. Raises ValueError for text
@@ -56,20 +59,20 @@ class Shape:
         return bits_per_second(self.rate)
 
     def wire_bytes(self, payload: int) -> int:
-        """Bytes that a TCP message of `payload` bytes takes on the link, headers counted."""
+        """Return the bytes of a TCP message of `payload` bytes on the link, including headers."""
         segment = self.mtu - 52
         return payload + _HEADER_BYTES * max(1, -(-payload // segment))
 
     def wire_seconds(self, payload: int) -> float:
-        """Seconds the link needs for a TCP message of `payload` bytes, without latency."""
+        """Return the seconds of the link for a TCP message of `payload` bytes, without latency."""
         return self.wire_bytes(payload) * 8 / self.bits_per_second
 
     def soonest_seconds(self, payload: int) -> float:
-        """A lower bound of a message's time on an idle link: a full bucket travels free."""
+        """Return a lower bound of a message's time on an idle link: a full bucket passes freely."""
         return max(0.0, (payload - self.burst) * 8 / self.bits_per_second)
 
     def tc(self, device: str) -> str:
-        """The `tc -batch` line that shapes what leaves `device`."""
+        """Return the `tc -batch` line that shapes traffic leaving `device`."""
         return (
             f"qdisc add dev {device} root tbf rate {self.rate} burst {self.burst} "
             f"limit {_QUEUE_BYTES}"
@@ -77,15 +80,15 @@ class Shape:
 
 
 def bits_per_second(rate: str) -> float:
-    """`"100mbit"` as 1e8. Raises ValueError with the accepted form."""
+    """Return `"100mbit"` as 1e8. Raises ValueError with the accepted form."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
     if match is None or float(match[1]) <= 0:
         raise ValueError(f"rate {rate!r}: expected a number with kbit, mbit or gbit, e.g. 100mbit")
     return float(match[1]) * _UNITS[match[2]]
 
 
-# Probed by `netlab probe`: gapped and back-to-back messages take the same time, and a dense
-# all-reduce reaches its share of the wire. The table with the shares is in docs/lab.md.
+# These were probed by `netlab probe`: gapped and back-to-back messages take the same time, and a
+# dense all-reduce reaches its share of the wire. The table with the shares is in docs/lab.md.
 CALIBRATED = {
     shape.rate: shape
     for shape in (

@@ -1,5 +1,5 @@
-// Programs: a GPU and its memory, through the driver. Nothing links the driver: it is loaded when
-// --memory cuda asks for it. It knows no network.
+// Programs: a GPU and its memory, through the driver. Nothing links the driver, which is loaded
+// when --memory cuda requests it. This module does not know the network.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@
 
 namespace gtopk::programs {
 
-/// The folder where a wheel has the kernels: the package gtopk, beside gtopk_programs.
+/// Returns the folder in which a wheel has the kernels: the package gtopk, beside gtopk_programs.
 [[nodiscard]] std::string kernels_folder();
 
 /// Adds -m, --memory: "host" or "cuda".
 void add_memory(CLI::App& app, std::string& memory);
 
-/// One GPU and a stream on it. Its context is current on the thread that made it. What is enqueued
-/// runs in order. Errors are std::runtime_error, with one line that names the driver's error.
+/// One GPU and a stream on it. Its context is current on the thread that made it. Enqueued work
+/// runs in order. Errors are std::runtime_error with one line that names the driver's error.
 class Gpu {
  public:
   /// Takes the GPU of this number, modulo the number of GPUs. Throws if there is no driver
@@ -35,23 +35,23 @@ class Gpu {
   Gpu& operator=(Gpu&&) = delete;
   ~Gpu();
 
-  /// "GPU 0, NVIDIA H200"
+  /// The name, such as "GPU 0, NVIDIA H200".
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Memory memory() const { return cuda_memory(static_cast<std::int16_t>(device_)); }
   /// The stream as the driver and the kernels know it.
   [[nodiscard]] void* stream() const { return stream_; }
   [[nodiscard]] const gpu::Driver& driver() const { return *driver_; }
-  /// Makes the context current on the calling thread, if that is another one.
+  /// Makes the context current on the calling thread, if it is another thread.
   void make_current() const;
 
-  /// Enqueue a copy from pinned memory to the GPU's, and back.
+  /// These enqueue a copy from pinned memory to the GPU's, and back.
   void copy_in(void* to, const void* from, std::uint64_t bytes) const;
   void copy_out(void* to, const void* from, std::uint64_t bytes) const;
   /// Decides the gate when everything enqueued so far is done.
   void arrive(const std::shared_ptr<Gate>& gate) const;
   /// Waits for everything enqueued so far.
   void synchronize() const;
-  /// The same, but ignores errors.
+  /// Does the same but ignores errors.
   void wait() const noexcept;
 
  private:
@@ -82,7 +82,8 @@ class GpuMemory {
   std::uint64_t address_ = 0;
 };
 
-/// Bytes in the host's memory that the GPU reaches: copies from and to them need no other memory.
+/// Bytes in host memory that the GPU can access, so that copies from and to them need no other
+/// memory.
 class PinnedMemory {
  public:
   PinnedMemory(const Gpu& gpu, std::uint64_t bytes);

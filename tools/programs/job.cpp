@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kNameBytes = 64;
 
-/// How a launcher tells each process its rank and the number of ranks.
+/// The variables by which a launcher tells each process its rank and the number of ranks.
 struct LauncherVariables {
   const char* rank;
   const char* ranks;
@@ -53,13 +53,13 @@ std::uint32_t number(std::string_view what, std::string_view text, std::uint32_t
   return value;
 }
 
-/// The library asks this launcher, by PMIx or by the variables of a Slurm step.
+/// The name of the launcher that the library asks, by PMIx or by the variables of a Slurm step.
 constexpr auto kLauncher = "the launcher";
 
 struct Place {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
-  std::string said_by;  ///< empty if nothing says it
+  std::string said_by;  ///< empty if nothing gives the rank
 };
 
 Place place_of(const JobOptions& options) {

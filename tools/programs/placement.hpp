@@ -9,10 +9,12 @@
 
 namespace gtopk::programs {
 
-/// "rank 0 on vm, cores 0-1; engine thread not bound: ...; NIC eth0: the only one"
+/// Describes a rank: "rank 0 on vm, cores 0-1; engine thread not bound: ...; NIC eth0: the only
+/// one".
 [[nodiscard]] std::string placement_of(std::uint32_t rank);
 
-/// For every rank, by rank; all ranks must call it. Texts longer than 1,023 bytes are cut.
+/// Returns this text for every rank, by rank. All ranks must call it. Texts longer than 1,023 bytes
+/// are cut.
 [[nodiscard]] std::vector<std::string> placements(Job& job);
 
 }  // namespace gtopk::programs

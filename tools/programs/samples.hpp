@@ -1,5 +1,5 @@
-// Programs: statistics of times: quantiles, and the line alpha + bytes beta through them. It knows
-// no unit but seconds.
+// Programs: statistics of times: quantiles, and the line alpha + bytes beta through them. Seconds
+// are the only unit.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace gtopk::programs {
 
-/// The quantile of sorted samples, at least one; `share` runs from 0, the smallest, to 1, the
+/// Returns a quantile of at least one sorted sample; `share` runs from 0, the smallest, to 1, the
 /// largest.
 [[nodiscard]] double quantile(const std::vector<double>& sorted, double share);
 
@@ -27,13 +27,14 @@ struct Link {
   double beta = 0;   ///< seconds per byte
 };
 
-/// alpha is the smallest message's time. beta is the slope, by least squares, over those of 64 KiB
-/// and more, or over all if fewer than two are that long. On a shaped link, short messages fit its
-/// bucket and pass faster than its wire. points: bytes and seconds, ascending, at least two.
+/// alpha is the smallest message's time. beta is the slope, by least squares, over messages of 64
+/// KiB and more, or over all messages if fewer than two are that long. On a shaped link, short
+/// messages fit into its bucket and pass faster than its wire. `points` has bytes and seconds,
+/// ascending, at least two.
 [[nodiscard]] Link fit(const std::vector<std::pair<double, double>>& points);
 
-/// A line for people. A beta that is not positive gives no bandwidth: other work on the cores hid
-/// it.
+/// Describes a link in one line. A beta that is not positive gives no bandwidth, because other work
+/// on the cores hid it.
 [[nodiscard]] std::string described(const Link& link);
 
 }  // namespace gtopk::programs

@@ -1,6 +1,6 @@
-"""tools/reproduce: published figures beside ours, an entry for each page. Run from a checkout.
+"""tools/reproduce: published figures beside gtopk's, an entry per page. Runs from a checkout.
 
-Nets and codes are those of examples/convergence.
+Nets and codes are the same as in examples/convergence.
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""Entry `baselines`: steps on a shaped link, beside gloo, bfloat16 and PowerSGD."""
+"""Entry `baselines`: steps on a shaped link, compared with gloo, bfloat16 and PowerSGD."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEADERS = 1.08
-# What the benchmark calls each, and the share of float32's bytes that it sends by its arithmetic.
+# For each way: its name in the benchmark, and the share of float32's bytes that it sends by its
+# arithmetic.
 WAYS = {
     "gloo": ("gloo", 1.0),
     "gloo-4": ("gloo, four connections", 1.0),
@@ -38,13 +39,13 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def run(cell: Cell) -> Result:
-    """Needs root."""
+    """Run one cell; needs root."""
     options = ["--net", "paced", "--density", str(cell["density"]), "--bucket", str(cell["bucket"])]
     return timed(WAYS, cell["hosts"], cell["rate"], cell["turns"], *options)
 
 
 def best(records: Records, way: str) -> tuple[float, float, float, float]:
-    """The median, the least and the KB of a step, and the bucket, where the median is least."""
+    """Return median, minimum and KB of a step, and the bucket, where the median is smallest."""
     of_buckets = [
         (*result["ways"][way], cell["bucket"]) for cell, result in results(records, "steps")
     ]
@@ -56,7 +57,7 @@ def busy(records: Records) -> float:
 
 
 def sent(records: Records, way: str) -> float:
-    """Over the arithmetic of float32."""
+    """Return the bytes sent, relative to float32 by arithmetic."""
     hosts = results(records, "steps")[0][0]["hosts"]
     return best(records, way)[2] * 1e3 / (2 * (hosts - 1) / hosts * 4 * PARAMETERS)
 

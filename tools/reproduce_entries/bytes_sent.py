@@ -1,4 +1,4 @@
-"""Entry `bytes`: the volumes that papers publish, by their own arithmetic, beside what we send."""
+"""Entry `bytes`: the volumes that papers publish, by their own arithmetic, beside gtopk's."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TILE = 4096
-WITHIN = 0.5  # per cent
+WITHIN = 0.5  # per cent of difference
 
-# OLMo-1B: 16 layers, width 2,048, MLP 8,192, 50,304 tokens. The 300 M of the paper is half of the
-# bytes that it gives for AdamW in 16 bits, 636.9 MB.
+# OLMo-1B: 16 layers, width 2,048, MLP 8,192, 50,304 tokens. The paper's 300 M is half of the bytes
+# that it gives for AdamW in 16 bits, 636.9 MB.
 PARAMETERS = {"300M": 318.45e6, "1B": 16 * (4 * 2048**2 + 3 * 2048 * 8192) + 50_304 * 2048}
 
 
 class Sends(NamedTuple):
-    """Of DeMo, or of AdamW (k = 0): published megabytes a step."""
+    """The published megabytes per step of DeMo, or of AdamW (k = 0)."""
 
     model: str
     k: int
@@ -56,7 +56,7 @@ ROUNDS = (
     Round("72B, 16.9 peers", 72e9, 16.9, 70, 20 * 60),
     Round("8B, 15 peers", 8e9, 15, 12, 4.5 * 60),
 )
-UP, DOWN = 110, 500  # mega-something a second
+UP, DOWN = 110, 500  # millions per second, of bits or bytes
 READINGS = {"Mbit/s": 1e6 / 8, "MB/s": 1e6}
 
 LISTS = [(k, wire) for k in (1, 2, 8, 16, 32) for wire in ("bf16", "sign")]
@@ -75,12 +75,12 @@ OUTERS: dict[str, Request] = {
 
 
 # Square matrices of four replicas, whose sides are multiples of a tile's; and elements of a single
-# list, as a replica of so many parameters needs 2.7 GB.
+# list, because a replica of this many parameters needs 2.7 GB.
 NETS = ((64, 27), (1024, 10))
 HUNDRED = 100 * 2**20
-INNER = 30  # steps between rounds
+INNER = 30  # number of steps between rounds
 
-# Parameters for each entry, and what is published of a parameter and round, in bits.
+# The parameters per entry, and the published bits per parameter and round.
 SPARSE = (64, "0.219 (14 an entry), 0.313 (20)", "SparseLoCo, paper and code, as above")
 PRESETS = {
     "sparseloco": SPARSE,
@@ -99,25 +99,25 @@ VALUES = {
 
 
 def demo_megabytes(d: float, k: int) -> float:
-    """Indices of 64 bits and values of 32 for k of each 4,096; k = 0: all values, in 16 bits."""
+    """Count 64-bit indices and 32-bit values for k of each 4,096; for k = 0, 16 bits per value."""
     return (d * k / TILE * (8 + 4) if k else 2 * d) / 1e6
 
 
 def fewest_bits(k: int) -> float:
-    """Of an index, where any k of 4,096 are equally likely."""
+    """Return the fewest bits of an index if any k of 4,096 are equally likely."""
     return (math.lgamma(TILE + 1) - math.lgamma(k + 1) - math.lgamma(TILE - k + 1)) / (
         k * math.log(2)
     )
 
 
 def link_seconds(entries: float, bits: float, peers: float, unit: float) -> tuple[float, float]:
-    """To send one's own list, and to receive everybody else's."""
+    """Return the seconds to send the rank's own list, and to receive all others."""
     size = entries * bits / 8
     return size / (UP * unit), (peers - 1) * size / (DOWN * unit)
 
 
 def cells(quick: bool) -> list[Cell]:
-    # Small k need long vectors, or the message's header would count.
+    # Small k need long vectors, because otherwise the message's header would count.
     lists = [
         {"k": k, "wire": wire, "d": TILE * max(256, 4096 // k)}
         for k, wire in (LISTS if not quick else LISTS[-2:])
@@ -177,7 +177,7 @@ def run(cell: Cell) -> Result:
 
 
 def bits_of(records: Records) -> dict[tuple[int, str], float]:
-    """Bits an entry, by k and wire, as measured."""
+    """Return the measured bits per entry, by k and wire."""
     ((_, found),) = results(records, "lists")
     return {
         (row["k"], row["wire"]): 8 * row["bytes"] / (row["d"] / TILE * row["k"])
@@ -186,18 +186,18 @@ def bits_of(records: Records) -> dict[tuple[int, str], float]:
 
 
 def bits_a_parameter(records: Records) -> dict[str, float]:
-    """And round, of each preset, as measured."""
+    """Return the measured bits per parameter and round of each preset."""
     ((_, found),) = results(records, "rounds")
     return {name: 8 * each["bytes"] / each["elements"] for name, each in found.items()}
 
 
 def times_fewer(found: Result) -> float:
-    """Than the gradients of all steps of a round take, averaged by the algorithm dense."""
+    """Return how many times fewer bytes than averaging the gradients of all a round's steps."""
     return float(INNER * 2 * 3 / 4 * 4 * found["elements"] / found["bytes"])
 
 
 def difference(row: dict[str, Any]) -> float:
-    """Of DeMo's formula from what is published, in per cent."""
+    """Return the difference of DeMo's formula from the published figure, in per cent."""
     return 100 * float(row["formula"] / row["megabytes"] - 1)
 
 
@@ -207,7 +207,7 @@ def checks(records: Records) -> list[Check]:
     off = [difference(row) for row in found["demo"]]
     fits = [each for each in off if abs(each) <= WITHIN]
     saved = [abs(dense / 400 / said - 1) <= WITHIN / 100 for _, dense, said in STREAMING_ROWS]
-    usual = [row for row in found["rounds"] if row["peers"] != 20]  # the most there were
+    usual = [row for row in found["rounds"] if row["peers"] != 20]  # the largest number of peers
     fewest = min(times_fewer(each) for _, each in results(records, "four"))
     misses = {row["reading"] for row in usual if max(row["up"], row["down"]) > row["seconds"]}
     return [

@@ -1,4 +1,4 @@
-"""Entry `codec-error`: what few bits lose of real pseudo-gradients, ours and SparseLoCo's."""
+"""Entry `codec-error`: what few bits lose of real pseudo-gradients, gtopk's and SparseLoCo's."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ K = 64
 
 
 def statistical(x: torch.Tensor) -> tuple[torch.Tensor, list[float]]:
-    """SparseLoCo's four bins of a tensor's selected values; decoded values, and shares of bins.
+    """Code selected values in SparseLoCo's four bins; return decoded values and bins' shares.
 
-    Bins of 6/4 deviations around the mean, each decoded as the mean of what is in it.
+    Bins have 6/4 deviations and lie around the mean; each is decoded as the mean of its values.
     """
     centred = x - x.mean()
     step = 6 * centred.norm() / max(1, x.numel() - 1) ** 0.5 / 4
@@ -35,7 +35,7 @@ def statistical(x: torch.Tensor) -> tuple[torch.Tensor, list[float]]:
 
 
 def linear(x: torch.Tensor) -> torch.Tensor:
-    """Four levels, evenly spaced between plus and minus the largest magnitude."""
+    """Round to four levels, evenly spaced between plus and minus the largest magnitude."""
     largest = x.abs().max()
     return ((x / largest + 1) * 1.5).round().clamp(0, 3) / 1.5 * largest - largest
 
@@ -45,7 +45,7 @@ def error(decoded: torch.Tensor, x: torch.Tensor) -> float:
 
 
 def in_tiles(tensor: torch.Tensor) -> torch.Tensor:
-    """Rows of a tile each, as the presets cut them."""
+    """Return rows of one tile each, as the presets cut them."""
     from gtopk.training import outer_tiles
 
     return outer_tiles.in_tiles(tensor, outer_tiles.tile_of(tensor.shape)).flatten(1)
@@ -59,7 +59,7 @@ def from_tiles(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 class Replicas:
-    """Train apart and meet, by SparseLoCo's rule with mean over contributors, on one codec."""
+    """Replicas that train and meet by SparseLoCo's rule, mean over contributors, on one codec."""
 
     def __init__(self, cell: Cell) -> None:
         ranks, steps = cell["replicas"], cell["inner_steps"] * cell["rounds"]
@@ -113,7 +113,7 @@ class Replicas:
         return measured
 
     def _selected(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values of the largest of each tile, tile after tile, and a mask of them."""
+        """Return the largest values of each tile, tile after tile, and their mask."""
         at = torch.zeros(rows.shape).scatter(1, rows.abs().topk(min(K, rows.shape[1])).indices, 1)
         return rows[at > 0], at > 0
 
@@ -123,7 +123,7 @@ Lists = list[tuple[int, torch.Tensor]]
 
 
 def decoded(lists: Lists, codec: str) -> list[torch.Tensor]:
-    """Ours codes tensors with tiles of one size together, theirs each tensor by itself."""
+    """Decode lists; gtopk codes tensors of one tile size together, SparseLoCo each by itself."""
     if codec not in OURS:
         decode = linear if codec == "linear" else lambda x: statistical(x)[0]
         return [decode(x) for _, x in lists]
@@ -137,7 +137,7 @@ def decoded(lists: Lists, codec: str) -> list[torch.Tensor]:
 
 
 def figures(lists: Lists) -> dict[str, Any]:
-    """Errors of all codecs on the same values, and shares of SparseLoCo's bins."""
+    """Return the errors of all codecs on the same values, and shares of SparseLoCo's bins."""
     x = torch.cat([each for _, each in lists])
     errors = {name: error(torch.cat(decoded(lists, name)), x) for name in (*OURS, *THEIRS)}
     weights = [len(each) for _, each in lists]
@@ -176,7 +176,7 @@ def run(cell: Cell) -> Result:
 
 
 def mean_errors(found: Result) -> dict[str, float]:
-    """In per cent, over the rounds."""
+    """Return the mean errors over the rounds, in per cent."""
     rounds = found["rounds"]
     return {
         name: 100 * statistics.mean(each["errors"][name] for each in rounds)

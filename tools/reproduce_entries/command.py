@@ -1,4 +1,4 @@
-"""The command line: which entries run, where their records are, and which pages are remade."""
+"""The command line: which entries run, where their records are, and which pages are made again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def file_of(entry: Entry, into: pathlib.Path) -> pathlib.Path:
 
 
 def records_of(entry: Entry, into: pathlib.Path, cells: Sequence[Cell]) -> list[Record]:
-    """The last one of each of these cells that has any, in the order of the cells."""
+    """Return the last record of each of these cells that has one, in the order of the cells."""
     found = [Record(**line) for line in read(file_of(entry, into))]
     each = ([record for record in found if record.cell == cell] for cell in cells)
     return [same[-1] for same in each if same]

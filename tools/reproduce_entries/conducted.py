@@ -19,15 +19,15 @@ from typing import Any
 from reproduce_entries import ROOT
 
 PROGRAM = ROOT / "examples" / "outer" / "replicas.py"
-SILENCE = 300.0  # seconds without a line from anyone, after which the run has failed
+SILENCE = 300.0  # seconds without output from any replica until the run has failed
 Line = dict[str, Any]
 
 
 class Conducted:
-    """Replicas that run, and what they have said; a context manager that ends them."""
+    """The running replicas and their output; a context manager that ends them."""
 
     def __init__(self, *arguments: str) -> None:
-        # Installed by tools/setup --dev.
+        # tools/setup --dev installs this.
         from torchft.coordination import LighthouseServer
 
         self.arguments = arguments
@@ -51,7 +51,7 @@ class Conducted:
         self._stack.close()
 
     def start(self, replica: int) -> None:
-        """A process that is ready to join, but waits."""
+        """Start a process that is ready to join but waits."""
         errors = self._stack.enter_context((self._folder / f"{replica}.txt").open("w"))
         program = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(replica), "--wait", *self.arguments],
@@ -99,7 +99,7 @@ class Conducted:
         self.running[replica].send_signal(signal.SIGCONT)
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Take in what replicas say until then."""
+        """Read the replicas' output until `done` returns true."""
         while not done():
             try:
                 line = self._said.get(timeout=SILENCE)
@@ -115,7 +115,7 @@ class Conducted:
         )
 
     def all_end(self) -> None:
-        """Wait for all that run; raise RuntimeError if one has failed."""
+        """Wait for all running replicas; raise RuntimeError if one has failed."""
         while self.running:
             for replica, program in list(self.running.items()):
                 if program.poll() is not None:

@@ -1,4 +1,4 @@
-"""Entry `demo-ablation`: DeMo's transform and what it subtracts, on a small GPT."""
+"""Entry `demo-ablation`: DeMo's transform and its subtraction, on a small GPT."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAYS = {  # the transform, and κ
 
 @functools.cache
 def orthogonal(size: int) -> torch.Tensor:
-    """A random one, always the same."""
+    """Return a random orthogonal matrix, always the same one."""
     drawn = torch.randn(size, size, generator=torch.Generator().manual_seed(size))
     found: torch.Tensor = torch.linalg.qr(drawn).Q
     return found
@@ -52,7 +52,7 @@ def restored(tiles: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def largest(tiles: torch.Tensor, k: int) -> torch.Tensor:
-    """The k largest of each tile, and zeros."""
+    """Return the k largest of each tile, with zeros elsewhere."""
     rows = tiles.flatten(1)
     at = rows.abs().topk(min(k, rows.shape[1])).indices
     return torch.zeros_like(rows).scatter(1, at, rows.gather(1, at)).view_as(tiles)
@@ -101,7 +101,7 @@ def run(cell: Cell) -> Result:
 
 
 def best(records: Records) -> dict[str, tuple[float, float, list[float]]]:
-    """Of each way: the mean loss at its best learning rate, that rate, and each seed's loss."""
+    """Return for each way the mean loss at its best learning rate, that rate, and the losses."""
     found = {}
     for name in WAYS:
         by_rate: dict[float, list[float]] = {}

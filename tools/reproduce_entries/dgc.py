@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DENSITY = 0.001
 LADDER = (0.25, 0.0625, 0.015625, 0.004)
 DENSE, DROPPING, DGC = trainings.DENSE, "neither", "both"
-# Whether the ranks have the momentum, and what the first tenth of the steps sends.
+# For each way: whether the ranks have the momentum, and what the first tenth of the steps sends.
 WAYS = {
     DROPPING: (False, None),
     "warm-up": (False, "ladder"),
@@ -37,7 +37,7 @@ TASK = "digits"
 
 @dataclass
 class Laddered(TopK):
-    """Climbs down the ladder, a stage of so many steps for each density; 0: no ladder."""
+    """Steps down the ladder of densities, with this many steps for each; 0 means no ladder."""
 
     stage: int = 0
 

@@ -1,4 +1,4 @@
-"""What an entry is: cells to run, and how their records become a page."""
+"""An entry: cells to run, and how their records become a page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = {
 
 
 class Record(NamedTuple):
-    """A cell that was run. Compared and read by cell; the rest says when and how."""
+    """A cell that was run. Records are compared and read by cell; the rest says when and how."""
 
     cell: Cell
     result: Result
@@ -66,5 +66,5 @@ class Entry:
 
 
 def results(records: Records, part: str) -> list[tuple[Cell, Result]]:
-    """Of the cells with this part."""
+    """Return the results of the cells with this part."""
     return [(each.cell, each.result) for each in records if each.cell["part"] == part]

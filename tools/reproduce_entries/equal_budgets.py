@@ -1,4 +1,4 @@
-"""Entry `equal-budgets`: the loss at equal bytes and at equal time, beside dense at its best."""
+"""Entry `equal-budgets`: the loss at equal bytes and at equal time, beside the best of dense."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 RANKS = 4
 RATES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s"}
-PACE = 60.0  # nanoseconds of backward for a parameter, and half of that for the forward
+PACE = 60.0  # nanoseconds of backward per parameter; the forward takes half of it
 DENSE, BF16 = "dense", "bf16"
 BY_BYTES = "bytes"
-# In each group all ways take turns within the same run.
+# In each group, all ways take turns within the same run.
 GROUPS: dict[str, tuple[float, tuple[str, ...]]] = {
     "coded": (0.05, ("gloo", "dense", "bf16", "int8", "4bit", "topk")),
     "gtopk": (0.01, ("dense", "default unit")),
@@ -36,7 +36,7 @@ GROUPS: dict[str, tuple[float, tuple[str, ...]]] = {
 
 
 class Way(NamedTuple):
-    """A method, and what tools/bench/ways.py calls it."""
+    """A method, and its name in tools/bench/ways.py."""
 
     method: str
     density: float | None = None
@@ -49,7 +49,7 @@ class Way(NamedTuple):
 
 
 class Net(NamedTuple):
-    """steps: of the compressed trainings; shorter: of the dense ones beside them, with rates."""
+    """A net. steps: of compressed trainings. shorter: steps and rates of dense ones beside them."""
 
     steps: int
     shorter: dict[int, tuple[float, ...]]
@@ -104,7 +104,7 @@ def cells(quick: bool) -> list[Cell]:
         for rate in RATES:
             for group in dict.fromkeys(each.group for each in net.ways):
                 link = {"part": "steps", "kind": "measured", "task": task, "rate": rate}
-                # So many that starting the ranks is a small part of the run.
+                # There are enough turns that starting the ranks is a small part of the run.
                 turns = 9 if task == "gpt-0.8m" else 99
                 found.append({**link, "group": group, "hosts": RANKS, "turns": turns, "pace": PACE})
     for task, net in NETS.items():
@@ -116,7 +116,7 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def run(cell: Cell) -> Result:
-    """Links need root."""
+    """Run one cell; links need root."""
     torch.set_num_threads(1)
     if cell["part"] == "steps":
         density, ways = GROUPS[cell["group"]]
@@ -140,7 +140,7 @@ def run(cell: Cell) -> Result:
 
 
 def computing(task: str, steps: int) -> float:
-    """Seconds of a rank's step on one core, without any exchange: the median."""
+    """Return the median seconds of a rank's step on one core, without any exchange."""
     own = TASKS[task](0, RANKS, "alike", 0)
     optimizer, _ = own.recipe.optimizer(own.model.parameters(), own.lr, steps)
     seconds = []
@@ -168,7 +168,7 @@ class Run(NamedTuple):
 
 @functools.cache
 def recorded(name: str) -> tuple[tuple[str, Run], ...]:
-    """Of docs/results/adamw.md."""
+    """Return the runs recorded in docs/results/adamw.md."""
     found = []
     for each in read(ROOT / "docs" / "results" / "records" / f"{name}.jsonl"):
         last = each["points"][-1]
@@ -179,7 +179,7 @@ def recorded(name: str) -> tuple[tuple[str, Run], ...]:
 
 
 def runs(records: Records, task: str, method: str) -> list[Run]:
-    """Those recorded there and here."""
+    """Return the runs that are recorded there and here."""
     found = [each for name, each in recorded(NETS[task].recorded) if name == method]
     for cell, result in results(records, "training"):
         named = method_of_cell(cell)
@@ -194,14 +194,14 @@ def method_of_cell(cell: Cell) -> str:
 
 
 def best(records: Records, task: str, method: str, steps: int) -> dict[int, Run]:
-    """By seed, at the rate that is best on the first seed."""
+    """Return the runs by seed, at the rate that is best on the first seed."""
     some = [each for each in runs(records, task, method) if each.steps == steps]
     lr = min((each for each in some if each.seed == 0), key=lambda each: each.loss).lr
     return {each.seed: each for each in some if each.lr == lr}
 
 
 def dense_losses(records: Records, task: str, steps: float) -> dict[int, float]:
-    """By seed, of a dense training of so many steps; between those that were run, by log steps."""
+    """Return dense losses by seed after this many steps, interpolated by log steps between runs."""
     run_too = sorted({each.steps for each in runs(records, task, DENSE)})
     steps = min(max(steps, run_too[0]), run_too[-1])
     after = next(each for each in run_too if each >= steps)
@@ -215,7 +215,7 @@ def dense_losses(records: Records, task: str, steps: float) -> dict[int, float]:
 
 
 def step_seconds(records: Records, task: str, rate: str, way: str, group: str = "coded") -> float:
-    """Of the slowest rank, the median."""
+    """Return the median seconds of the slowest rank's step."""
     for cell, result in results(records, "steps"):
         if (cell["task"], cell["rate"], cell["group"]) == (task, rate, group):
             return float(result["ways"][way][0]) / 1e3
@@ -223,12 +223,12 @@ def step_seconds(records: Records, task: str, rate: str, way: str, group: str = 
 
 
 def dense_seconds(records: Records, task: str, rate: str) -> float:
-    """In float32, the faster of gloo and gtopk."""
+    """Return the seconds of a float32 step by the faster of gloo and gtopk."""
     return min(step_seconds(records, task, rate, way) for way in ("gloo", "dense"))
 
 
 class Beside(NamedTuple):
-    """A method, and what dense training reaches within its budget."""
+    """A method, and the loss that dense training reaches within its budget."""
 
     losses: dict[int, float]
     budget: float
@@ -240,7 +240,7 @@ class Beside(NamedTuple):
 
 
 def beside(records: Records, task: str, way: Way, view: str) -> Beside:
-    """view: BY_BYTES or a rate."""
+    """Compare a method with dense. view: BY_BYTES or a rate."""
     net = NETS[task]
     own = best(records, task, way.name, net.steps)
     dense = best(records, task, DENSE, net.steps)
@@ -272,7 +272,7 @@ def views(way: Way) -> list[str]:
 
 
 def has_all(records: Records) -> bool:
-    """Not so of a quick run."""
+    """Return whether all records exist, which is not the case in a quick run."""
     return any(each.cell["part"] == "computing" for each in records)
 
 
@@ -374,7 +374,7 @@ def fields(records: Records) -> dict[str, str]:
 
 
 def draw(records: Records, figure: Figure) -> None:
-    """Loss of whole trainings over their bytes, and over their time at 100 Mbit/s."""
+    """Draw the loss of whole trainings over their bytes, and over their time at 100 Mbit/s."""
     task = "gpt-0.8m" if has_all(records) else "gpt-0.1m"
     net = NETS[task]
     left, right = figure.subplots(1, 2, sharey=True)

@@ -1,4 +1,4 @@
-"""Exchanges of lists and of whole gradients in the sizes of gTop-k's models: run, or virtual."""
+"""Exchanges of lists and whole gradients in the sizes of gTop-k's models, real or virtual."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from reproduce_entries.page import table
 from reproduce_entries.steps import MOST_BUSY, busy, program, said
 
 DENSITY = 0.001
-# Parameters. That of the LSTM is counted from hclhkbu/gtopkssgd@6f57343:models/lstm.py, with
+# These are numbers of parameters. The LSTM's is counted from
+# hclhkbu/gtopkssgd@6f57343:models/lstm.py, with
 # 10,000 words.
 SIZES = {
     "VGG-16": 14_700_000,
@@ -26,11 +27,11 @@ SIZES = {
 }
 GIGABIT, CHECKED = "1gbit", "100mbit"
 RATES = {GIGABIT: "1 Gbit/s", CHECKED: "100 Mbit/s"}
-RUN = (2, 4)  # ranks at 1 Gbit/s: with more, the two cores are the limit (docs/lab.md)
-MANY = 8  # at 100 Mbit/s
-LINK = (33.0, 8.08)  # microseconds, nanoseconds a byte: docs/lab.md at 1 Gbit/s
-WIRE = 8e-9  # seconds a byte of 1 Gbit/s
-LONGER = 1.5  # than the link says: what is above it refutes the entry
+RUN = (2, 4)  # ranks at 1 Gbit/s; with more, the two cores are the limit (docs/lab.md)
+MANY = 8  # ranks at 100 Mbit/s
+LINK = (33.0, 8.08)  # microseconds, nanoseconds per byte (docs/lab.md, 1 Gbit/s)
+WIRE = 8e-9  # seconds per byte at 1 Gbit/s
+LONGER = 1.5  # times the link's prediction; more refutes the entry
 
 
 def cells(quick: bool) -> list[Cell]:
@@ -65,7 +66,7 @@ def entries(d: int) -> int:
 
 
 def lists_run(cell: Cell) -> Result:
-    """Lists that ranks have selected before: nothing is selected, nothing written back."""
+    """Run exchanges of preselected lists: nothing is selected or written back."""
     program("gtopk-bench-exchange")
     with tempfile.TemporaryDirectory() as folder:
         into = pathlib.Path(folder) / "exchange.json"
@@ -77,13 +78,13 @@ def lists_run(cell: Cell) -> Result:
 
 
 def dense_run(cell: Cell) -> Result:
-    """All-reduces of float32: the medians of gtopk's and gloo's."""
+    """Run all-reduces of float32; return the medians of gtopk and gloo."""
     pairs = ("--elements", str(cell["d"]), "--pairs", str(cell["pairs"]))
     return dense_parsed(said("dense", cell["ranks"], cell["rate"], *pairs))
 
 
 def dense_parsed(text: str) -> Result:
-    """Of tools/bench/dense.py, in seconds."""
+    """Parse the output of tools/bench/dense.py; return seconds."""
     found: Result = {"busy": busy(text)}
     for name in ("gtopk", "gloo"):
         (row,) = re.findall(rf"^ *{name} +\S+ +(\S+) ", text, re.MULTILINE)
@@ -92,7 +93,7 @@ def dense_parsed(text: str) -> Result:
 
 
 def virtual_run(cell: Cell) -> Result:
-    """Seconds by number of ranks: of links in virtual time, and of what the planner adds to it."""
+    """Return seconds by number of ranks: of links in virtual time, and what the planner adds."""
     with tempfile.TemporaryDirectory() as folder:
         into = pathlib.Path(folder) / "growth.json"
         options = ("-d", str(cell["d"]), "-k", str(entries(cell["d"])), "--algorithms", "gtopk")
@@ -111,12 +112,12 @@ def virtual_run(cell: Cell) -> Result:
 
 
 def wire_speed(d: float, ranks: int) -> float:
-    """Seconds of a dense ring at 1 Gbit/s, without headers, latency or computing."""
+    """Return the seconds of a dense ring at 1 Gbit/s, without headers, latency or computing."""
     return 2 * (ranks - 1) / ranks * 4 * d * WIRE
 
 
 def found(records: Records, part: str, **cell: Any) -> Result | None:
-    """Of the cell with these."""
+    """Return the result of the cell with these values."""
     for each, result in results(records, part):
         if all(each.get(name) == value for name, value in cell.items()):
             return result
@@ -124,7 +125,7 @@ def found(records: Records, part: str, **cell: Any) -> Result | None:
 
 
 def exchange_seconds(records: Records, model: str, ranks: int) -> float | None:
-    """As measured at 1 Gbit/s, or else in virtual time."""
+    """Return the exchange's seconds as measured at 1 Gbit/s, or else in virtual time."""
     measured = found(records, "lists", model=model, ranks=ranks, rate=GIGABIT)
     if measured:
         return float(measured["mean_seconds"])
@@ -132,7 +133,7 @@ def exchange_seconds(records: Records, model: str, ranks: int) -> float | None:
 
 
 def virtual_seconds(records: Records, model: str, ranks: int) -> float | None:
-    """With what coding and merging take."""
+    """Return the seconds in virtual time, including coding and merging."""
     virtual = found(records, "virtual", model=model)
     if not virtual:
         return None
@@ -140,7 +141,7 @@ def virtual_seconds(records: Records, model: str, ranks: int) -> float | None:
 
 
 def over_link(records: Records) -> dict[tuple[str, str, int], float]:
-    """How many times longer than the link says, by model, rate and ranks, where cores were idle."""
+    """Return measured over predicted time, by model, rate and ranks, where cores were idle."""
     return {
         (cell["model"], cell["rate"], cell["ranks"]): result["mean_seconds"]
         / result["model_seconds"]
@@ -155,7 +156,7 @@ def worst(ratios: dict[tuple[str, str, int], float]) -> str:
 
 
 def measured_table(records: Records) -> str:
-    """Milliseconds."""
+    """Return a table of measured milliseconds."""
     rows: list[Sequence[str]] = []
     for cell, lists in results(records, "lists"):
         ranks, rate = cell["ranks"], cell["rate"]
@@ -178,7 +179,7 @@ def measured_table(records: Records) -> str:
 
 
 def fitted(records: Records) -> str:
-    """Alpha and beta of the runs at 1 Gbit/s."""
+    """Return alpha and beta of the runs at 1 Gbit/s."""
     runs = [result for cell, result in results(records, "lists") if cell["rate"] == GIGABIT]
     alphas = [1e6 * each["alpha_seconds"] for each in runs]
     betas = [1e9 * each["beta_seconds"] for each in runs]

@@ -1,4 +1,4 @@
-"""Entry `gtopk-model`: gTop-k S-SGD's table, by its own link, and with exchanges that are run."""
+"""Entry `gtopk-model`: gTop-k S-SGD's table, by its own link and with real exchanges."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from reproduce_entries.ranks import counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ALPHA, BETA = 0.436e-3, 9e-9  # seconds a message, and a byte
+ALPHA, BETA = 0.436e-3, 9e-9  # seconds per message, and per byte
 DENSITY = exchanges.DENSITY
 RANKS = (4, 8, 16, 32)
 
 
 class Model(NamedTuple):
-    """Published: images a second and GPU; seconds an iteration at P = 32."""
+    """Published figures: images per second and GPU, and seconds per iteration at P = 32."""
 
     parameters: float
     batch: int
@@ -49,14 +49,15 @@ MODELS = {
         *((39.8, 39.7, 39.1, 39.1), 4.882, 0.154, 1.424),
     ),
 }
-# No times of computing are published for it.
+# No computing times are published for the LSTM.
 LSTM = ((12.7, 8.7, 4.1, 2.1), (19.9, 18.6, 14.8, 5.4), (17.8, 17.6, 15.1, 10.8))
 
 
 def costs(d: float, ranks: int, entry_bytes: float) -> dict[str, float]:
-    """Seconds of one exchange by alpha and beta: the paper's methods, 8 bytes an entry, and ours.
+    """Return the seconds of one exchange by alpha and beta: the paper's methods and gtopk's.
 
-    tree: reduced to rank 0 and broadcast, as their code does. butterfly: recursive doubling.
+    The paper's methods take 8 bytes per entry. tree: reduced to rank 0 and broadcast, as in the
+    authors' code. butterfly: recursive doubling.
     """
     k, rounds = DENSITY * d, math.log2(ranks)
     return {
@@ -76,7 +77,7 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def run(cell: Cell) -> Result:
-    """Exchanges; or counts the bytes of a list, then evaluates the costs."""
+    """Run exchanges, or count the bytes of a list and evaluate the costs."""
     if cell["part"] != "model":
         return exchanges.run(cell)
     d = cell["list"]["d"]
@@ -90,7 +91,7 @@ def run(cell: Cell) -> Result:
 
 
 def speed(model: Model, seconds: float, compress: bool = True) -> float:
-    """Images a second and GPU, with so long an exchange that nothing overlaps."""
+    """Return images per second and GPU, with an exchange of this length that nothing overlaps."""
     return model.batch / (model.compute + (model.compress if compress else 0) + seconds)
 
 
@@ -99,7 +100,7 @@ def model_of(records: Records) -> Result:
 
 
 def ways(records: Records, name: str, ranks: int) -> tuple[float, float] | None:
-    """Images a second by a dense ring at the speed of the wire, and with lists that were run."""
+    """Return images per second by a dense ring at wire speed, and with real exchanges of lists."""
     seconds, model = exchanges.exchange_seconds(records, name, ranks), MODELS[name]
     if seconds is None:
         return None
@@ -153,7 +154,7 @@ def checks(records: Records) -> list[Check]:
 
 
 def longest(records: Records) -> dict[str, str]:
-    """Whose exchange with four ranks is the largest part of an iteration, and which, per cent."""
+    """Return the model whose exchange takes the largest share, and that share in per cent."""
     shares = {}
     for name, model in MODELS.items():
         seconds = exchanges.exchange_seconds(records, name, RANKS[0])
@@ -164,7 +165,7 @@ def longest(records: Records) -> dict[str, str]:
 
 
 def run_table(records: Records) -> str:
-    """Images a second and GPU with exchanges that were run."""
+    """Return a table of images per second and GPU with real exchanges."""
     rows = []
     for name, model in MODELS.items():
         for at, ranks in enumerate(RANKS):

@@ -1,4 +1,4 @@
-"""Entry `lags-sgd`: a selection in each layer against one for all; its assumption; overlap."""
+"""Entry `lags-sgd`: a selection in each layer against one for all, its assumption, and overlap."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ TASK, DENSITY = "digits", 0.01
 ONE, LAYERS, ADAPTIVE = "one selection", "layer-wise", "adaptive"
 PLAINLY = "the density in each layer, however many entries that are"
 WAYS = (trainings.DENSE, ONE, LAYERS, ADAPTIVE)
-# The link and the backward by which "adaptive" chooses: 100 Mbit/s, 8 bytes an entry.
+# These are the link and the backward by which "adaptive" chooses: 100 Mbit/s, 8 bytes per entry.
 LATENCY, ENTRY, PACE = 31e-6, 64 / 100e6, 60e-9
 KINDS: dict[str, Callable[[float], Exchange]] = {"topk": TopK, "gtopk": GTopK}
-MOST_BUSY = 0.8  # of the cores; docs/lab.md allows no claim of time above it
+MOST_BUSY = 0.8  # share of the cores; docs/lab.md allows no claim of time above it
 BENCHMARK = ROOT / "tools" / "bench" / "run"
-# As the benchmark calls them.
+# These are the names in the benchmark.
 TIMED = {"no_sync": "no exchange", "model": ONE, "layer-wise": LAYERS, "adaptive": ADAPTIVE}
 
 
 def adaptive_counts(sizes: Sequence[int], density: float) -> list[int]:
-    """k of each layer by the library's rule; sizes in the order of the backward."""
+    """Return k of each layer by the library's rule. sizes: in the order of the backward."""
     from gtopk.state.adaptive import Piece, choose
 
     ready = [PACE * sum(sizes[1 : i + 1]) for i in range(len(sizes))]
@@ -53,14 +53,14 @@ def adaptive_counts(sizes: Sequence[int], density: float) -> list[int]:
 
 
 def even_counts(sizes: Sequence[int], total: int) -> list[int]:
-    """k of each layer at one density, `total` in all."""
+    """Return k of each layer at one density, with `total` entries in all."""
     found = [max(1, round(total * size / sum(sizes))) for size in sizes]
     found[found.index(max(found))] += total - sum(found)
     return found
 
 
 class Layers(Exchange):
-    """Each layer has an exchange of its own."""
+    """Gives each layer its own exchange."""
 
     warms_up: ClassVar[bool] = True
 
@@ -71,7 +71,7 @@ class Layers(Exchange):
         super().start(ranks, shapes)
         self.sizes = [shape.numel() for shape in shapes]
         self.counts = adaptive_counts(self.sizes, self.density)
-        total = sum(self.counts)  # which the other ways send, too
+        total = sum(self.counts)  # the other ways send this number, too
         if self.way == PLAINLY:
             self.counts = [max(1, round(self.density * size)) for size in self.sizes]
         elif self.way == LAYERS:
@@ -91,7 +91,7 @@ class Layers(Exchange):
         return torch.cat(means)
 
     def deltas(self) -> list[float]:
-        """Of the last step, layer by layer: what is left of the sum, over what Random-k leaves."""
+        """Return, by layer, what the last step leaves of the sum over what Random-k leaves."""
         found = []
         for part, k, mean in zip(self.parts, self.counts, self.last, strict=True):
             left = part.residual.double().sum(0)
@@ -139,7 +139,7 @@ def run(cell: Cell) -> Result:
 
 
 def delta(cell: Cell) -> Result:
-    """Trains layer by layer; of each layer its size, k, and delta after the warm-up."""
+    """Train layer by layer; return each layer's size, k, and delta after the warm-up."""
     torch.set_num_threads(1)
     ranks = range(cell["ranks"])
     tasks = [TASKS[cell["task"]](rank, len(ranks), cell["shards"], cell["seed"]) for rank in ranks]
@@ -167,7 +167,7 @@ def delta(cell: Cell) -> Result:
 
 
 def overlap(cell: Cell) -> Result:
-    """Steps of paced layers on shaped hosts, in ms; needs root."""
+    """Time steps of paced layers on shaped hosts, in ms; needs root."""
     options = ["--hosts", str(cell["hosts"]), "--rate", cell["rate"], "--"]
     options += ["-n", str(cell["turns"]), "--density", str(cell["density"]), "--net", "paced"]
     done = subprocess.run(
@@ -180,7 +180,7 @@ def overlap(cell: Cell) -> Result:
 
 
 def parsed(said: str) -> Result:
-    """The medians of tools/bench/ways.py, the ratios turn by turn, and how busy cores were."""
+    """Parse medians of tools/bench/ways.py, ratios by turn, and how busy the cores were."""
     times, ratios = {}, {}
     for name, way in TIMED.items():
         (row,) = re.findall(rf"^{name} +(\S+) ", said.partition("# of rank 0")[0], re.MULTILINE)
@@ -193,7 +193,7 @@ def parsed(said: str) -> Result:
 
 
 def layers_of(records: Records, kind: str) -> list[Result]:
-    """The layers of all trainings with this exchange."""
+    """Return the layers of all trainings with this exchange."""
     some = [result for cell, result in results(records, "delta") if cell["exchange"] == kind]
     return [layer for result in some for layer in result["layers"]]
 

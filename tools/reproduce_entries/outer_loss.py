@@ -1,4 +1,4 @@
-"""Entry `outer-loss`: outer optimizers against dense training, with AdamW, at equal tokens."""
+"""Entry `outer-loss`: outer optimizers against dense training, with AdamW and equal tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAIN: dict[str, dict[str, Any]] = {
     DILOCO: {"preset": "diloco", "inner_steps": 30},
     SPARSELOCO: {"preset": "sparseloco", "inner_steps": 30},
 }
-# Each at the best rate of the method whose name begins alike, with the first seed.
+# Each variant runs at the best rate of the method whose name begins alike, with the first seed.
 VARIANTS: dict[str, dict[str, Any]] = {
     "diloco, H = 10": {"preset": "diloco", "inner_steps": 10},
     "diloco, H = 100": {"preset": "diloco", "inner_steps": 100},
@@ -32,14 +32,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sparseloco, participants": {"preset": "sparseloco", "mean": "participants"},
     "sparseloco, no feedback": {"preset": "sparseloco", "error_decay": 0.0},
 }
-# What the first seed runs with, and which of these is best, where all other runs are.
+# These are the rates of the first seed's runs, and the best one, which all other runs use.
 RATES = {
     DENSE: (4e-3, 8e-3, 1.6e-2),
     DILOCO: (2e-3, 4e-3, 8e-3, 1.6e-2),
     SPARSELOCO: (2e-3, 4e-3, 8e-3, 1.6e-2),
 }
 BEST = {DENSE: 8e-3, DILOCO: 4e-3, SPARSELOCO: 4e-3}
-# Lists take fewer bytes since most cells ran: this one has two rounds after its dense start.
+# Lists now take fewer bytes than when most cells ran. This cell has two rounds after its dense
+# start.
 COUNTED = "sparseloco, H = 30, short"
 
 
@@ -56,14 +57,14 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def rate_of(part: str) -> float:
-    """The best one of the method, for a variant its base's."""
+    """Return the best rate of the method; for a variant, its base's."""
     if part in BEST:
         return BEST[part]
     return BEST[DILOCO if part.startswith("diloco") else SPARSELOCO]
 
 
 def run(cell: Cell) -> Result:
-    """Trains with four processes over loopback, by examples/outer/train.py."""
+    """Train with four processes over loopback, using examples/outer/train.py."""
     given = {"steps": cell["steps"], "seed": cell["seed"], "size": cell["task"]}
     settings = MAIN | VARIANTS | {COUNTED: MAIN[SPARSELOCO]}
     given |= {"inner_lr": cell["lr"], **settings[cell["part"]]}
@@ -89,7 +90,7 @@ def run(cell: Cell) -> Result:
 
 
 def losses(records: Records, part: str) -> dict[tuple[float, int], float]:
-    """By learning rate and seed."""
+    """Return the losses by learning rate and seed."""
     return {
         (each.cell["lr"], each.cell["seed"]): each.result["loss"]
         for each in records
@@ -98,14 +99,14 @@ def losses(records: Records, part: str) -> dict[tuple[float, int], float]:
 
 
 def behind(records: Records, part: str) -> list[float]:
-    """Per cent behind dense of the same seed, each at its rate."""
+    """Return per cent behind dense with the same seed, each at its rate."""
     dense, own = losses(records, DENSE), losses(records, part)
     seeds = sorted({seed for _, seed in own})
     return [100 * (own[BEST[part], s] / dense[BEST[DENSE], s] - 1) for s in seeds]
 
 
 def saved(records: Records, part: str) -> float:
-    """How many times fewer bytes than dense, per step after the dense start."""
+    """Return how many times fewer bytes than dense, per step after the dense start."""
     found = {each.cell["part"]: each.result["bytes_a_step"] for each in records}
     return float(found[DENSE] / found[part])
 
@@ -137,7 +138,7 @@ def checks(records: Records) -> list[Check]:
 
 
 def orders(records: Records) -> list[Check]:
-    """What the papers order, on one seed."""
+    """Check the order that the papers report, on one seed."""
     loss = {part: first_seed(records, part) for part in (*MAIN, *VARIANTS)}
     ten, thirty, hundred = (loss[f"diloco, H = {h}"] for h in (10, 30, 100))
     whole = loss[SPARSELOCO]

@@ -18,7 +18,7 @@ UNDISTURBED, DISTURBED = "undisturbed", "disturbed"
 REPLICAS = 4
 KILLED, STOPPED, JOINS = 1, 2, 4
 ROUNDS_AWAY = 2
-WORSE = 5.0  # per cent of the loss that the disturbed run may end behind
+WORSE = 5.0  # per cent by which the disturbed run's loss may be worse
 
 Event = dict[str, Any]
 
@@ -30,7 +30,7 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def disturb(replicas: Conducted, steps: int, inner_steps: int) -> list[Event]:
-    """Kills one at a fifth of the steps, stops one at two fifths, adds one after three fifths."""
+    """Kill one at a fifth of the steps, stop one at two fifths, add one after three fifths."""
     events = []
 
     def note(what: str, replica: int) -> None:
@@ -71,7 +71,7 @@ def run(cell: Cell) -> Result:
 
 
 def exchanges(lines: list[Line]) -> list[dict[str, Any]]:
-    """After each step with an exchange: which replicas took part, with which parameters."""
+    """Return, for each step with an exchange, the replicas in it and their parameters."""
     by_step: dict[int, list[Line]] = defaultdict(list)
     for each in lines:
         by_step[each["step"]].append(each)
@@ -89,7 +89,7 @@ def exchanges(lines: list[Line]) -> list[dict[str, Any]]:
 
 
 def errors(lines: list[Line]) -> list[Line]:
-    """Of exchanges that were repeated."""
+    """Return the errors of exchanges that were repeated."""
     return [each for each in lines if "error" in each]
 
 

@@ -27,7 +27,7 @@ METHODS: dict[str, dict[str, Any]] = {
     KEPT: {"density": 0.25, "error_decay": 1.0},
 }
 PERPLEXITY = {WHOLE: 15.02, "50 %": 15.08, "75 %": 15.27}
-# Per cent of loss behind nothing pruned that refute the entry; published: 0.15 and 0.61.
+# More per cent of loss than this behind no pruning refute the entry; published are 0.15 and 0.61.
 MOST = {"50 %": 0.5, "75 %": 1.0}
 LR = 4e-3  # the best of outer-loss for diloco
 SEEDS = 3
@@ -41,7 +41,7 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def run(cell: Cell) -> Result:
-    """Trains with four processes over loopback, by examples/outer/train.py."""
+    """Train with four processes over loopback, using examples/outer/train.py."""
     given = {"preset": "diloco", "inner_steps": 30, "steps": cell["steps"], "seed": cell["seed"]}
     given |= {"size": cell["task"], "inner_lr": cell["lr"], **METHODS[cell["part"]]}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
@@ -65,18 +65,18 @@ def run(cell: Cell) -> Result:
 
 
 def losses(records: Records, part: str) -> dict[int, float]:
-    """By seed."""
+    """Return the losses by seed."""
     return {r.cell["seed"]: r.result["loss"] for r in records if r.cell["part"] == part}
 
 
 def behind(records: Records, part: str) -> list[float]:
-    """Per cent of loss behind nothing pruned, seed by seed."""
+    """Return per cent of loss behind no pruning, seed by seed."""
     own, whole = losses(records, part), losses(records, WHOLE)
     return [100 * (own[seed] / whole[seed] - 1) for seed in sorted(own)]
 
 
 def published(part: str) -> float:
-    """Per cent of loss, the logarithm of the perplexity."""
+    """Return published per cent of loss, which is the logarithm of the perplexity."""
     return 100 * (math.log(PERPLEXITY[part]) / math.log(PERPLEXITY[WHOLE]) - 1)
 
 

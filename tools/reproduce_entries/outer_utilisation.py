@@ -1,4 +1,4 @@
-"""Entry `outer-utilisation`: how much of their time replicas compute, over shaped links."""
+"""Entry `outer-utilisation`: how much of their time replicas compute on shaped links."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from reproduce_entries.page import COLOURS, table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Per cent of the time that replicas computed; by Mbit/s and H.
+# The per cent of time that replicas computed, by Mbit/s and H.
 PUBLISHED = {
     50: {1: 0.07, 8: 0.55, 32: 2.41, 128: 11.55},
     200: {1: 0.32, 8: 2.48, 32: 10.01, 128: 36.09},
     1000: {1: 1.74, 8: 12.35, 32: 36.01, 128: 71.52},
 }
-ROUND_OF_128 = 180  # timed steps in those runs, of which one has an exchange
+ROUND_OF_128 = 180  # timed steps in those runs, one of which has an exchange
 PUBLISHED_PARAMETERS, PUBLISHED_STEP = 30_846_720, 0.0256
-SIDE = 2268  # of six matrices, which have as many parameters
-SHORTFALL = 0.8  # of a published share: what is below is refuted
-SATURATED = 0.8  # of the cores; above it replicas also waited for processors
+SIDE = 2268  # side of six matrices with as many parameters
+SHORTFALL = 0.8  # of a published share; less refutes the entry
+SATURATED = 0.8  # share of the cores; above it, replicas also waited for cores
 STREAMING, ENOUGH = "streaming-diloco", 95.0
 PACE = 0.2
 ROUND = {"inner_steps": 30}
@@ -38,7 +38,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def grid_cell(megabits: int, h: int, side: int, rounds: int) -> Cell:
-    """A cell of the published grid; a smaller net has steps that are shorter in proportion."""
+    """Return a cell of the published grid; a smaller net has proportionally shorter steps."""
     pace = PUBLISHED_STEP * LAYERS * side**2 / PUBLISHED_PARAMETERS
     cell = {"part": "grid", "kind": "measured", "megabits": megabits, "side": side}
     return {**cell, "pace": round(pace, 6), "inner_steps": h, "rounds": rounds}
@@ -61,7 +61,7 @@ def run(cell: Cell) -> Result:
     request = {"side": cell["side"], "pace": cell["pace"]}
     if cell["part"] == "grid":
         h = cell["inner_steps"]
-        # A step leaves no time to update all parameters; what is sent is the same.
+        # A step leaves no time to update all parameters, but the data sent is the same.
         request |= {"preset": "diloco", "arguments": {"inner_steps": h}, "moved": 1}
         request["steps"] = h * cell["rounds"]
     else:
@@ -70,19 +70,19 @@ def run(cell: Cell) -> Result:
 
 
 def share(cell: Cell, result: Result) -> float:
-    """Per cent: the set time of the steps, of the time that they took."""
+    """Return the set time of the steps over the time that they took, in per cent."""
     return float(100 * cell["pace"] / result["step"])
 
 
 def by_link(cell: Cell, result: Result) -> float:
-    """Per cent, if nothing but the bytes over the link took time beside the steps."""
+    """Return the share in per cent if only steps and bytes over the link took time."""
     link = result["bytes"] * 8 / (cell["megabits"] * 1e6)
     return float(100 * cell["pace"] / (cell["pace"] + link))
 
 
 def of_whole_rounds(percent: float) -> float:
-    """A published share with H = 128, if one in 128 steps had an exchange."""
-    exchange = ROUND_OF_128 * (100 / percent - 1)  # in steps
+    """Convert a published share with H = 128 to one exchange in 128 steps."""
+    exchange = ROUND_OF_128 * (100 / percent - 1)  # length of the exchange in steps
     return 100 * 128 / (128 + exchange)
 
 

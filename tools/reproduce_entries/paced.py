@@ -1,4 +1,4 @@
-"""A replica whose steps take a set time: it sleeps where others compute. Started by utilised().
+"""A replica whose steps take a set time: it sleeps instead of computing. utilised() starts it.
 
 Sleeping needs no processor, so that four replicas on two cores are as fast as on four machines.
 """
@@ -18,18 +18,18 @@ import torch.distributed as dist
 from torch import nn
 
 LAYERS = 6
-WITHOUT = 32  # steps by which the time without any link is measured
+WITHOUT = 32  # number of steps that measure the time without a link
 
 Request = dict[str, Any]
 Result = dict[str, Any]
 
 
 def utilised(request: Request, rate: str, hosts: int = 4) -> Result:
-    """Runs the request on hosts with links of this rate; returns rank 0's record.
+    """Run the request on hosts with links of this rate; return rank 0's record.
 
-    side: of each of six square matrices; pace: seconds of a step; moved: how many of the matrices
-    have gradients; preset, arguments: of the OuterOptimizer, or "dense" for an all-reduce of the
-    gradients in each step; steps: how many are timed.
+    side: side of each of six square matrices; pace: seconds of a step; moved: how many of the
+    matrices have gradients; preset, arguments: arguments of the OuterOptimizer, or "dense" for an
+    all-reduce of the gradients in each step; steps: how many steps are timed.
     """
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
     from netlab import Lab
@@ -58,7 +58,7 @@ class Paced(torch.optim.SGD):
 
 
 def seconds_of(steps: int, step: Callable[[], None]) -> float:
-    """Of each of so many steps, on average."""
+    """Return the average seconds per step."""
     began = time.monotonic()
     for _ in range(steps):
         step()
@@ -66,7 +66,7 @@ def seconds_of(steps: int, step: Callable[[], None]) -> float:
 
 
 def measured(request: Request) -> Result:
-    """The seconds of a step without a link and with it; what is sent and computed in each."""
+    """Return the seconds of a step without and with the link, and what each sends and computes."""
     import gtopk
 
     torch.manual_seed(dist.get_rank())

@@ -1,4 +1,4 @@
-"""Pages and plots from records: the same bytes from the same records."""
+"""Makes pages and plots from records; the same records give the same bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from reproduce_entries.entry import KINDS, Entry, Records
 
 WIDTH = 100
-# Told apart by eyes of every kind (Okabe and Ito's palette).
+# These are colour-blind safe (Okabe and Ito's palette).
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 
 
@@ -27,7 +27,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def wrapped(block: str) -> str:
-    """A paragraph or a list; tables, headings and pictures stay as they are."""
+    """Wrap a paragraph or a list; tables, headings and pictures stay as they are."""
     if block.startswith(("|", "#", "!", "    ")):
         return block
     items = re.split(r"\n(?=- )", block)
@@ -49,7 +49,7 @@ def kinds(records: Records) -> list[str]:
 
 
 def plan(entry: Entry) -> str:
-    """The template's part that was written before the entry ran."""
+    """Return the part of the template that was written before the entry ran."""
     blocks = entry.template.partition("**Found.**")[0].split("\n\n")
     return "\n\n".join(each for each in blocks if each and each != "$made")
 
@@ -78,7 +78,7 @@ def page(entry: Entry, records: Records, quick: bool) -> str:
 
 
 def plot(entry: Entry, records: Records) -> str:
-    """An SVG, without a date, and with names that do not depend on the run."""
+    """Return an SVG without a date and with names that do not depend on the run."""
     with matplotlib.rc_context(
         {"svg.hashsalt": entry.name, "svg.fonttype": "none", "font.size": 9}
     ):

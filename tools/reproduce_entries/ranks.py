@@ -1,4 +1,4 @@
-"""Real ranks that count what they send, over loopback. Started by counted(), under torchrun."""
+"""Real ranks that count the bytes they send over loopback. counted() starts them by torchrun."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-SIDE, MATRICES = 512, 4  # of what an OuterOptimizer exchanges
+SIDE, MATRICES = 512, 4  # matrices that an OuterOptimizer exchanges
 
 Request = dict[str, Any]
 
 
 def counted(requests: Sequence[Request], ranks: int = 2) -> list[dict[str, Any]]:
-    """Does each request; returns the bytes that ranks sent on average, and of how many elements.
+    """Do each request; return the average bytes that ranks sent, and for how many elements.
 
-    {"list": arguments of sparse_all_reduce, "d": elements}: one call, of normally distributed
-    values; with "alike" true, these plus some that all ranks share.
-    {"outer": arguments of OuterOptimizer}: one round, of normally distributed gradients; with
-    "side" and "matrices", of so many square matrices. "rounds": over which the mean is taken.
+    {"list": arguments of sparse_all_reduce, "d": elements}: one call with normally distributed
+    values; with "alike" true, plus values that all ranks share.
+    {"outer": arguments of OuterOptimizer}: one round with normally distributed gradients; "side"
+    and "matrices" give the size and number of square matrices. "rounds": the rounds over which the
+    mean is taken.
     """
     with tempfile.TemporaryDirectory() as folder:
         into = pathlib.Path(folder) / "counted.json"
@@ -46,7 +47,7 @@ def _of_list(arguments: dict[str, Any], d: int, alike: bool) -> dict[str, Any]:
         arguments = {**arguments, "wire": None}
     draws = torch.Generator().manual_seed(dist.get_rank())
     shared = torch.Generator().manual_seed(1000)
-    for _ in range(2):  # the first call also exchanges what ranks know of each other
+    for _ in range(2):  # the first call also exchanges what ranks must know of each other
         tensor = torch.randn(d, generator=draws)
         if alike:
             tensor += torch.randn(d, generator=shared)
@@ -70,7 +71,7 @@ def _of_round(arguments: dict[str, Any], side: int, matrices: int, rounds: int) 
         for each in model.parameters():
             each.grad = torch.randn(each.shape, generator=draws)
         outer.step()
-        # A step after a round's end, when no fragment is under way.
+        # This is one step after a round's end, when no fragment is being exchanged.
         if step in (steps + 1, (1 + rounds) * steps + 1):
             counts.append(outer.stats()["bytes_sent"])
     return {"bytes": (counts[1] - counts[0]) / rounds, "elements": matrices * side * side}

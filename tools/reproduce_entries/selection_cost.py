@@ -30,7 +30,7 @@ TENTHS = 10
 
 
 def threshold(u: torch.Tensor, k: int) -> float:
-    """Algorithm 1 of Understanding Top-k: a normal quantile, corrected at most three times."""
+    """Compute Understanding Top-k's Algorithm 1: a normal quantile, corrected at most 3 times."""
     z = math.sqrt(2) * torch.erfinv(torch.tensor(1 - k / u.numel(), dtype=torch.float64)).item()
     deviation, mean = torch.std_mean(u, correction=0)
     found = (mean + z * deviation).item()
@@ -44,7 +44,7 @@ def threshold(u: torch.Tensor, k: int) -> float:
 
 
 class GaussianTopK(TopK):
-    """`topk` whose ranks select by that threshold, however many reach it."""
+    """The exchange `topk` whose ranks select all that reach that threshold."""
 
     def start(self, ranks: int, shapes: Sequence[torch.Size]) -> None:
         super().start(ranks, shapes)
@@ -95,7 +95,7 @@ def run(cell: Cell) -> Result:
 
 
 def cost(cell: Cell) -> Result:
-    """Median CPU milliseconds of this process, and entries selected over k; ways take turns."""
+    """Measure median CPU milliseconds of this process and selected entries over k, in turn."""
     import gtopk
 
     alone()
@@ -103,7 +103,7 @@ def cost(cell: Cell) -> Result:
     k = round(cell["density"] * d)
     u = torch.randn(d, generator=draws)
     freedom = VALUES[cell["values"]]
-    if freedom is not None:  # a normal value over the root of a mean of squares of others
+    if freedom is not None:  # Student's t: a normal over a root mean square of normals
         u /= sum(torch.randn(d, generator=draws).square() for _ in range(int(freedom))).sqrt()
     residual, tensor, state = torch.zeros(d), torch.empty(d), torch.zeros(4, dtype=torch.float64)
 
@@ -129,7 +129,7 @@ def cost(cell: Cell) -> Result:
             found = way()
             spent = time.process_time() - begins
             counts[name] = int(found.count_nonzero()) / k
-            taken[name] += [1e3 * spent] if turn else []  # the first one touches memory
+            taken[name] += [1e3 * spent] if turn else []  # the first turn touches memory
     return {
         "ms": {name: round(statistics.median(each), 3) for name, each in taken.items()},
         "selected": {name: round(counts[name], 3) for name in ways if name != COPY},
@@ -137,12 +137,12 @@ def cost(cell: Cell) -> Result:
 
 
 def ratio(records: Records, over: str, under: str) -> list[float]:
-    """CPU time of one over another's, in each cell."""
+    """Return the CPU time of one over the other's, in each cell."""
     return [each["ms"][over] / each["ms"][under] for _, each in results(records, "cost")]
 
 
 def late(records: Records) -> dict[str, list[float]]:
-    """By density: the medians of the second half of the training, over k."""
+    """Return, by density, the medians of the second half of the training over k."""
     some = [each for each in records if each.cell["part"] != "cost"]
     return {
         each.cell["part"]: [tenth[1] for tenth in each.result["selected"][TENTHS // 2 :]]

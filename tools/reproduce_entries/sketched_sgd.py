@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TASK = "digits"
-ELEMENTS = 1_000_000  # of the vectors whose bytes are counted
+ELEMENTS = 1_000_000  # length of the vectors whose bytes are counted
 
 
 class ColdSketch(Sketch):
-    """From the first step on, as the paper has it."""
+    """The sketch from the first step on, as in the paper."""
 
     warms_up: ClassVar[bool] = False
 
 
 class ColdTrueTopK(TrueTopK):
-    """The same of what the sketch stands for."""
+    """The same for the exact selection that the sketch approximates."""
 
     warms_up: ClassVar[bool] = False
 
 
 def density(compression: int) -> float:
-    """At which a sketch sends so many times less than dense."""
+    """Return the density at which a sketch sends this many times less than dense."""
     return 1 / (SENT * compression)
 
 
@@ -45,7 +45,8 @@ SKETCHED = {
 }
 CODED = {"int8, 4 ×": "int8", "4bit, 7.5 ×": "4bit"}
 WAYS = (trainings.DENSE, *SKETCHED, *CODED)
-# What the first seed runs with, beyond an edge that was best; and its best, where the others run.
+# These are the first seed's rates, extended beyond a best rate at the edge, and its best rate,
+# which other seeds use.
 RATES = {
     **dict.fromkeys(WAYS, (0.05, 0.1, 0.2)),
     "sketch, 8 ×": (0.025, 0.05, 0.1, 0.2),
@@ -56,7 +57,7 @@ BEST = {
     "sketch, 8 ×": 0.05,
     "true top-k, 4 ×": 0.2,
 }
-# What a rank sends, as arguments of sparse_all_reduce.
+# These are the calls of a rank, as arguments of sparse_all_reduce.
 CALLS = {
     "dense": {"algorithm": "dense"},
     "sketch, 4 ×": {"algorithm": "sketch", "density": density(4)},
@@ -86,7 +87,7 @@ def run(cell: Cell) -> Result:
     kind, compression = SKETCHED[cell["part"]]
     exchange = kind(density(compression), momentum=0.9)
     result = trainings.run(cell, Method(lambda: exchange, own_momentum=True))
-    # Half of the training: the first gradients are large in few places.
+    # Use the second half of the training, because the first gradients are large in few places.
     late = exchange.recalls[len(exchange.recalls) // 2 :]
     return {
         **result,
@@ -97,13 +98,13 @@ def run(cell: Cell) -> Result:
 
 
 def recalls(records: Records, way: str, name: str) -> list[float]:
-    """Of all seeds at the best rate."""
+    """Return the recalls of all seeds at the best rate."""
     rate = trainings.best_rate(records, way)
     return [result[name] for cell, result in results(records, way) if cell["lr"] == rate]
 
 
 def saved(records: Records) -> dict[str, float]:
-    """How many times fewer bytes than dense."""
+    """Return how many times fewer bytes than dense."""
     ((_, sent),) = results(records, "bytes")
     return {name: sent["dense"] / sent[name] for name in CALLS}
 

@@ -1,4 +1,4 @@
-"""Entry `streaming-bandwidth`: the bandwidth at which DiLoCo's relatives keep processors busy."""
+"""Entry `streaming-bandwidth`: the bandwidth at which relatives of DiLoCo keep processors busy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 UTILISATIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
-# Gbit/s: the published figures are all on this grid, numpy's logspace(-1, 3, 50).
+# Values are in Gbit/s. The published figures are all on this grid, numpy's logspace(-1, 3, 50).
 GRID = tuple(10 ** (-1 + 4 * i / 49) for i in range(50))
 H = 100
-FITTED = 0.83  # of 16 bits for each of so many billion parameters: the one number that is fitted
+FITTED = 0.83  # share of 16 bits per parameter; the only fitted number
 
 
 class Model(NamedTuple):
-    """A published model: seconds are those of a step without any exchange."""
+    """A published model; seconds are for a step without any exchange."""
 
     parameters: float
     layers: int
@@ -27,7 +27,7 @@ class Model(NamedTuple):
 
 
 class Method(NamedTuple):
-    """When layers are exchanged, and in how many bits."""
+    """A method: when layers are exchanged, and in how many bits."""
 
     streams: bool
     """Fragments of three layers by turns, in place of the whole model."""
@@ -74,7 +74,7 @@ PUBLISHED = {
         (0.5, 0.9, 1.1, 1.1, 1.4),
     ),
 }
-# Bits per parameter and round that a replica of two sends: docs/outer.md.
+# These are the bits per parameter and round that one of two replicas sends (docs/outer.md).
 OURS = {
     "diloco": Method(False, 0, 32, early=False),
     'diloco, wire="4bit"': Method(False, 0, 4.25, early=False),
@@ -84,7 +84,7 @@ OURS = {
 
 
 def turns(method: Method, layers: int, steps: int) -> dict[int, list[int]]:
-    """The layers whose exchange begins in each step, last layer first, as gradients come."""
+    """Return the layers whose exchange begins in each step, last layer first, like gradients."""
     found: dict[int, list[int]] = {}
     if method.streams:
         fragments = layers // 3
@@ -99,11 +99,11 @@ def turns(method: Method, layers: int, steps: int) -> dict[int, list[int]]:
 
 
 def utilisation(model: Model, method: Method, gigabits: float, scale: float = FITTED) -> float:
-    """The share of three rounds in which processors compute, over a link of so many Gbit/s.
+    """Return the share of three rounds in which processors compute, over a link of this rate.
 
     A third of a step is the forward. In the backward each layer takes as long as any other; the
-    link takes one layer after the other. Training waits at the end of a step for what began `delay`
-    steps before.
+    link takes one layer after the other. Training waits at the end of a step for exchanges that
+    began `delay` steps before.
     """
     steps = 3 * method.every
     layer_seconds = scale * method.bits * model.parameters / model.layers / 1e9 / gigabits
@@ -121,13 +121,13 @@ def utilisation(model: Model, method: Method, gigabits: float, scale: float = FI
 
 
 def least(model: Model, method: Method, share: float, scale: float = FITTED) -> int | None:
-    """The place in the grid of the least bandwidth that suffices, if any does."""
+    """Return the grid position of the least bandwidth that suffices, if any does."""
     fits = (i for i, each in enumerate(GRID) if utilisation(model, method, each, scale) >= share)
     return next(fits, None)
 
 
 def place(gigabits: float) -> int:
-    """The nearest place in the grid."""
+    """Return the nearest position in the grid."""
     return min(range(len(GRID)), key=lambda i: abs(math.log(GRID[i] / gigabits)))
 
 
@@ -150,7 +150,7 @@ def run(cell: Cell) -> Result:
 
 
 def apart(records: Records) -> list[int]:
-    """By how many places of the grid each cell of the table is off."""
+    """Return by how many grid positions each cell of the table is off."""
     found = []
     for each in records:
         for name, row in zip(METHODS, PUBLISHED[each.cell["part"]], strict=True):

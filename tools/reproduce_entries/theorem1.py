@@ -1,4 +1,4 @@
-"""Entry `theorem1`: what Top-k leaves of recorded gradients, and how many Gaussian-k selects."""
+"""Entry `theorem1`: Top-k's remainder of recorded gradients, and Gaussian-k's selection size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LR = {"digits": 0.05, "gpt-0.1m": 8e-3}
 
 
 class Recorder(TopK):
-    """The exchange `topk`; remembers what the first rank had."""
+    """The exchange `topk`, which records the first rank's input."""
 
     gradient: torch.Tensor
     acc: torch.Tensor | None = None
@@ -40,7 +40,7 @@ class Recorder(TopK):
 
 
 def quantile_count(u: torch.Tensor, k: int) -> int:
-    """How many a normal quantile of mean and deviation selects, before any correction."""
+    """Return how many entries a normal quantile of mean and deviation selects, uncorrected."""
     z = math.sqrt(2) * torch.erfinv(torch.tensor(1 - k / u.numel(), dtype=torch.float64)).item()
     threshold = u.double().mean() + z * u.double().std(correction=0)
     return int((u.abs().double() >= threshold).sum())
@@ -48,7 +48,7 @@ def quantile_count(u: torch.Tensor, k: int) -> int:
 
 @functools.cache
 def alone() -> None:
-    """This process becomes a group of one rank of the library."""
+    """Make this process a group of one rank of the library."""
     import torch.distributed as dist
 
     import gtopk  # noqa: F401  registers the backend
@@ -57,7 +57,7 @@ def alone() -> None:
 
 
 def selected(u: torch.Tensor, k: int) -> int:
-    """How many the library's selector `gaussian` selects."""
+    """Return how many entries the library's selector `gaussian` selects."""
     import gtopk
 
     alone()
@@ -124,7 +124,7 @@ def run(cell: Cell) -> Result:
 
 
 def points_of(records: Records, of: str) -> list[dict[str, float]]:
-    """Of "gradient" or "acc", with the bound."""
+    """Return the points of "gradient" or "acc", with the bound."""
     return [
         {**point[of], "bell": record.result["bell"]}
         for record in records

@@ -1,7 +1,7 @@
-"""Trainings of simulated ranks on digits: each way at its best learning rate against dense.
+"""Trains simulated ranks on digits: each way at its best learning rate, against dense.
 
-The nets and what is exchanged are those of examples/convergence, whose simulated ranks have the
-bits of real ones (tests/torch/examples/test_simulation.py).
+The nets and exchanges come from examples/convergence, whose simulated ranks give the same bits as
+real ones (tests/torch/examples/test_simulation.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def cells(
     rates: Sequence[float],
     seeds: int,
 ) -> list[Cell]:
-    """Every way at every rate with every seed."""
+    """Return cells of every way at every rate with every seed."""
     shared = {"kind": "simulated", "task": task, "ranks": RANKS, "steps": steps}
     return [
         {"part": way, **shared, "lr": lr, "seed": seed}
@@ -44,7 +44,7 @@ def cells(
 
 
 def run(cell: Cell, method: Method) -> Result:
-    """Trains; the score is the percentage of right test images at the end."""
+    """Train; the score is the percentage of correct test images at the end."""
     torch.set_num_threads(1)
     ranks = range(cell["ranks"])
     tasks = [TASKS[cell["task"]](rank, len(ranks), "alike", cell["seed"]) for rank in ranks]
@@ -56,7 +56,7 @@ def run(cell: Cell, method: Method) -> Result:
 
 
 def scores(records: Records, way: str) -> dict[float, dict[int, float]]:
-    """By learning rate and seed."""
+    """Return the scores by learning rate and seed."""
     found: dict[float, dict[int, float]] = {}
     for each in records:
         if each.cell["part"] == way:
@@ -65,7 +65,7 @@ def scores(records: Records, way: str) -> dict[float, dict[int, float]]:
 
 
 def best_rate(records: Records, way: str) -> float:
-    """On the mean of the seeds; rates that only the first seed ran with were not chosen."""
+    """Return the rate with the best mean over seeds, ignoring rates that only one seed ran."""
     by_rate = scores(records, way)
     most = max(len(each) for each in by_rate.values())
     whole = [lr for lr, each in by_rate.items() if len(each) == most]
@@ -78,7 +78,7 @@ def best(records: Records, way: str) -> dict[int, float]:
 
 
 def behind(records: Records, way: str, other: str = DENSE) -> list[float]:
-    """Points behind the other way, seed by seed, both at their best rates."""
+    """Return points behind the other way, seed by seed, both at their best rates."""
     own, others = best(records, way), best(records, other)
     return [others[seed] - own[seed] for seed in sorted(own)]
 
@@ -88,12 +88,12 @@ def mean_behind(records: Records, way: str, other: str = DENSE) -> float:
 
 
 def said(records: Records, way: str, other: str = DENSE) -> str:
-    """How far one is behind the other, with the interval."""
+    """Say how far one is behind the other, with the interval."""
     return f"{mean_of(behind(records, way, other), 2, sign=True)} points behind {other}"
 
 
 def row(records: Records, way: str) -> list[str]:
-    """Of a table: the way, its best rate, score and difference from dense."""
+    """Return a table row: the way, its best rate, score and difference from dense."""
     tried, rate = scores(records, way), best_rate(records, way)
     edge = " (edge)" if len(tried) > 1 and rate in (min(tried), max(tried)) else ""
     apart = "" if way == DENSE else mean_of(behind(records, way), 2, sign=True)
@@ -104,7 +104,7 @@ HEAD = ("way", "best rate", "% right", "points behind dense")
 
 
 def draw(records: Records, ways: Sequence[str], figure: Figure) -> None:
-    """A point for each seed at each way's best rate, and a bar at their mean."""
+    """Draw a point for each seed at each way's best rate, and a bar at their mean."""
     axes: Any = figure.subplots()
     for i, way in enumerate(ways):
         points = list(best(records, way).values())

@@ -1,4 +1,4 @@
-"""Entry `volume`: what a rank sends as ranks grow, beside the papers' formulas."""
+"""Entry `volume`: what a rank sends as the number of ranks grows, beside the papers' formulas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 D, DENSITY = 2**20, 0.01
-# In elements of 4 bytes that a rank sends, over k.
+# The formulas give the elements of 4 bytes that a rank sends, over k.
 FORMULAS: dict[str, Callable[[int], float]] = {
     "lower bound": lambda ranks: 2 * (ranks - 1) / ranks,
     "SparDL": lambda ranks: 4 * (ranks - 1) / ranks,
@@ -22,7 +22,7 @@ FORMULAS: dict[str, Callable[[int], float]] = {
     "gTop-k": lambda ranks: 2 * math.log2(ranks),
     "Top-k": lambda ranks: 2 * (ranks - 1),
 }
-# Ours, and the formula that must not be exceeded.
+# These are gtopk's algorithms, each with the formula that it must not exceed.
 ALGORITHMS = {
     "rs-ag": "SparDL",
     "exact": "Ok-Topk, at most",

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 RANKS = (4, 16, 64, 256)
 LINKS = (0.1, 1, 10, 100)  # Gbit/s
 ALPHA = 31e-6  # seconds, between the lab's hosts
-BACKWARD = 2 / 3  # of a step's computing
-MARGIN = 0.95  # who wins takes less than this of the other's time
-# Nanoseconds of one CPU thread, docs/notebook.md (a) and (g): selecting and committing an element;
-# coding, decoding and merging an entry.
+BACKWARD = 2 / 3  # share of a step's computing
+MARGIN = 0.95  # a winner takes less than this share of the other's time
+# These are nanoseconds of one CPU thread, from docs/notebook.md (a) and (g): for selecting and
+# committing an element, and for coding, decoding and merging an entry.
 SELECT, ENTRY = 1.05, 5.6 + 6.7
-SLOW = 7.0  # 0.01 with 4 hosts at 1 Gbit/s in docs/notebook.md (d), over this model
-ENTRY_BYTES = {0.01: 5.03, 0.001: 5.44}  # entries `volume` and `gtopk-model`
+SLOW = 7.0  # ratio of docs/notebook.md (d), 0.01 with 4 hosts at 1 Gbit/s, to this model
+ENTRY_BYTES = {0.01: 5.03, 0.001: 5.44}  # from entries `volume` and `gtopk-model`
 
 
 class Work(NamedTuple):
-    """Parameters, and seconds of computing in a step; both published."""
+    """The number of parameters, and seconds of computing in a step; both are published."""
 
     d: float
     seconds: float
@@ -44,7 +44,7 @@ WORKS = {
 
 
 class Point(NamedTuple):
-    """A set-up that is run: parameters, seconds of backward for each, Gbit/s."""
+    """A set-up that is run: parameters, seconds of backward per parameter, and Gbit/s."""
 
     d: int
     pace: float
@@ -57,7 +57,8 @@ class Point(NamedTuple):
 
 HOSTS = 4
 SMALL = 1_638_400  # parameters of tools/bench/ways.py --net paced; --scale 2 has four times as many
-# Chosen by the model so that each way is the simplest best one somewhere, before any was run.
+# These were chosen by the model before any was run, so that each way is the simplest best one
+# somewhere.
 POINTS = (
     Point(SMALL, 60e-9, 0.1),
     Point(SMALL, 400e-9, 0.1),
@@ -66,19 +67,19 @@ POINTS = (
     Point(4 * SMALL, 60e-9, 0.1),
     Point(4 * SMALL, 10e-9, 1),
 )
-# What tools/bench/ways.py calls the ways, in the order of the model's; and one beside.
+# These are the names of the ways in tools/bench/ways.py, in the model's order.
 RUN = {"fp32": "dense", "bf16": "bf16", "0.01": "model"}
 UNITS = "default unit"
 
 
 def dense(work: Work, ranks: int, link: float, value_bytes: int = 4) -> float:
-    """A step whose ring overlaps with the backward as well as it can."""
+    """Return the time of a step whose ring overlaps the backward as well as it can."""
     wire = 2 * (ranks - 1) * (ALPHA + work.d / ranks * value_bytes * 8e-9 / link)
     return (1 - BACKWARD) * work.seconds + max(BACKWARD * work.seconds, wire)
 
 
 def sparse(work: Work, ranks: int, link: float, density: float, free: bool = False) -> float:
-    """One whose gTop-k begins after the backward; free: that costs nothing and overlaps."""
+    """Return the time with gTop-k after the backward; free: at no cost and overlapping."""
     k, rounds = density * work.d, math.log2(ranks)
     wire = rounds * (ALPHA + k * ENTRY_BYTES[density] * 8e-9 / link)
     if free:
@@ -98,7 +99,7 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def run_point(cell: Cell) -> Result:
-    """Steps on shaped links; needs root."""
+    """Time steps on shaped links; needs root."""
     scale = math.isqrt(cell["d"] // SMALL)
     options = ["--net", "paced", "--scale", str(scale), "--pace", str(1e9 * cell["pace"])]
     options += ["--density", "0.01", "--bucket", "1"]
@@ -131,7 +132,7 @@ def wins(rows: list[dict[str, Any]], ours: str, other: str) -> int:
 
 
 class Compared(NamedTuple):
-    """A point by the model and as it was run."""
+    """A point by the model and as measured."""
 
     point: Point
     said: dict[str, float]
@@ -146,17 +147,17 @@ class Compared(NamedTuple):
 
     @property
     def chosen(self) -> str:
-        """By the model."""
+        """Return the way that the model chooses."""
         return list(RUN)[_best(*self.said.values())]
 
     @property
     def fastest(self) -> str:
-        """As the model chooses, of what was run."""
+        """Return the best way by the same rule, among the measured times."""
         return list(RUN)[_best(*self.took.values())]
 
     @property
     def lost(self) -> float:
-        """How much longer the chosen way took than the shortest step."""
+        """Return how much longer the chosen way took than the shortest step."""
         return self.took[self.chosen] / min(self.took.values()) - 1
 
 
@@ -208,7 +209,7 @@ def checks(records: Records) -> list[Check]:
 
 
 def run_rows(records: Records) -> list[list[str]]:
-    """Milliseconds."""
+    """Return rows of milliseconds."""
     return [
         [
             f"{each.point.d / 1e6:.1f} M, {1e3 * each.alone:.0f} ms, {each.point.link:g}",
@@ -264,7 +265,7 @@ def fields(records: Records) -> dict[str, str]:
 
 
 def _checked() -> list[list[str]]:
-    """The model beside docs/notebook.md (d), whose backward hardly computes."""
+    """Compare the model with docs/notebook.md (d), whose backward hardly computes."""
     work, rows = Work(10e6, 0.0), list[list[str]]()
     ways: tuple[tuple[str, Callable[[float], float], tuple[float, float]], ...] = (
         ("dense", lambda link: dense(work, 4, link), (5352, 717)),
@@ -280,10 +281,10 @@ def _checked() -> list[list[str]]:
 
 
 def draw(records: Records, figure: Figure) -> None:
-    """Which is best with 16 ranks, over bandwidth and computing; all grow with d alike."""
+    """Draw which way is best with 16 ranks, over bandwidth and computing; all grow with d."""
     axes = figure.subplots()
     links = [10 ** (-1.5 + i / 8) for i in range(33)]  # Gbit/s
-    loads = [10 ** (-2 + i / 8) for i in range(49)]  # seconds a step for 1e9 parameters
+    loads = [10 ** (-2 + i / 8) for i in range(49)]  # seconds per step for 1e9 parameters
     best = []
     for load in loads:
         at = [(Work(1e9, load), 16, link) for link in links]
@@ -306,7 +307,7 @@ def draw(records: Records, figure: Figure) -> None:
 
 
 def _best(*seconds: float) -> int:
-    """The first that no later one beats by the margin."""
+    """Return the first that no later one beats by the margin."""
     chosen = 0
     for i, each in enumerate(seconds):
         if each < MARGIN * seconds[chosen]:

@@ -1,5 +1,5 @@
 // Sparse, algorithms: one gradient on a device, with an algorithm in which no rank selects.
-// The algorithm is that of ordinary calls; the device reads acc for it, and commits.
+// Ordinary calls use the same algorithm; here the device reads acc for it, and commits.
 #include <fmt/format.h>
 
 #include <memory>
@@ -22,7 +22,7 @@ bool takes_a_device(const SparseCall& call, const ResolvedCall& resolved) {
   return resolved.algorithm->on_device != nullptr && resolved.coder() == nullptr && call.d != 0;
 }
 
-/// Used in messages.
+/// The names of the algorithms that can use a device, for error messages.
 std::string algorithms_on_devices() {
   std::string names;
   for (const Choice& choice : algorithm_registry().choices()) {

@@ -1,12 +1,12 @@
 // Sparse, algorithms: announces along the tree of all ranks what this rank has called, for
 // algorithms that do not follow that tree.
 //
-// Walks along that tree detect by themselves that ranks have called differently: each waits for its
-// partners, in the same order. A rank on another walk would leave them waiting, and they it, until
-// both time out. It is enough that the first leaves of two subtrees hear from each other. Take the
-// smallest subtree in which ranks differ. The ranks of either half agree, so those that walk the
-// tree come to this node, and there the one that waits for the other half's first leaf gets its
-// header. All headers are sent at once, so this costs one message's time.
+// Walks along that tree detect by themselves that ranks have called differently, because each rank
+// waits for its partners in the same order. A rank on another walk and the ranks on the tree would
+// wait for each other until both time out. It is enough that the first leaves of two subtrees hear
+// from each other: take the smallest subtree in which ranks differ. The ranks of each half agree,
+// so ranks that walk the tree reach this node, and there the rank that waits for the other half's
+// first leaf gets its header. All headers are sent at once, so this costs one message's time.
 #pragma once
 
 #include <array>
@@ -78,8 +78,7 @@ class Announcement {
 
   engine::GroupView& group_;
   std::span<std::byte> mine_;
-  std::array<Partner, 1 + transport::TagBits::kSource> partners_;  // those of the fold and the
-                                                                   // rounds
+  std::array<Partner, 1 + transport::TagBits::kSource> partners_;  // of the fold and the rounds
   std::size_t count_ = 0;
 };
 

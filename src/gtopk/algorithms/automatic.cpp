@@ -28,7 +28,7 @@ struct Decision {
   PlanReport report;
 };
 
-/// A pure function of what all ranks have agreed on.
+/// The decision is a pure function of values on which all ranks have agreed.
 Decision decide(const std::vector<ResolvedCall>& calls, const Planner& planner) {
   std::vector<Candidate> candidates;
   for (const ResolvedCall& resolved : calls) {
@@ -55,8 +55,8 @@ Decision decide(const std::vector<ResolvedCall>& calls, const Planner& planner) 
 
 std::uint64_t tensor_bytes(const SparseCall& call) { return call.d * size_of(call.dtype); }
 
-/// The agreement before anything is chosen. k is that of the list algorithms; d and the like are
-/// the same for all.
+/// The agreement before anything is chosen. k is the one for list algorithms; d and similar
+/// arguments are the same for all.
 Agreement asked(const SparseCall& call, const std::vector<ResolvedCall>& calls) {
   const auto of_lists = std::ranges::find_if(
       calls, [](const ResolvedCall& resolved) { return resolved.algorithm->takes_k(); });
@@ -64,8 +64,8 @@ Agreement asked(const SparseCall& call, const std::vector<ResolvedCall>& calls) 
   return agreement(call, resolved, kAuto).word("semantics", to_string(call.options.semantics));
 }
 
-/// selected: what a device has selected, whichever list algorithm will be chosen; empty: this rank
-/// has its own tensor.
+/// `selected` is the selection that a device has made, valid for any list algorithm. If empty, this
+/// rank has its own tensor.
 Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<ResolvedCall> calls,
                                 std::optional<Detached> selected) {
   const GiveUpGate unless_it_arrives(call.gate.get());
@@ -160,14 +160,14 @@ Collective chosen_later(const SparseCall& call, const std::optional<Detached>& s
   return collective;
 }
 
-/// The plan of the algorithm that sums all of acc, if it is among these.
+/// The call of the algorithm that sums all of acc, or null if it is not among these.
 const ResolvedCall* call_of_sums(const std::vector<ResolvedCall>& calls) {
   const auto whole = std::ranges::find_if(
       calls, [](const ResolvedCall& resolved) { return !resolved.algorithm->selects(); });
   return whole == calls.end() ? nullptr : &*whole;
 }
 
-/// Whether each of these can continue from a device's selection, or sums all of acc.
+/// Whether each of these calls can continue from a device's selection, or sums all of acc.
 bool all_take_a_device(const SparseCall& call, const std::vector<ResolvedCall>& calls) {
   return call.d != 0 && rule_of_lists(call, calls) &&
          std::ranges::all_of(calls, [&](const ResolvedCall& resolved) {
@@ -189,7 +189,7 @@ Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
   const std::vector<ResolvedCall> calls = candidates(call);
   Collective collective;
   collective.name = "plan";
-  // Errors print this: the planned call, and that it is only planned.
+  // Errors print this: the planned call, with a word that says that it is only planned.
   collective.agreement = asked(call, calls).word("only", anew ? "plan, anew" : "plan");
   collective.body = [calls, bytes = tensor_bytes(call), &report, anew,
                      asked = collective.agreement](GroupView& group) {

@@ -19,15 +19,16 @@ namespace gtopk::sparse {
 
 /// The call as a value, with the algorithm that is cheapest when it runs.
 [[nodiscard]] Collective automatic(const SparseCall& call);
-/// The same for a tensor on a device, which has made the selection for any list algorithm.
+/// The same for a tensor on a device, whose selection is valid for any list algorithm.
 [[nodiscard]] Collective automatic(const SparseCall& call, const Detached& selected);
 
-/// How a device makes the selection that each list algorithm among these takes; nullopt if there is
-/// none among them, or no device can make it.
+/// The rule by which a device makes the selection for each list algorithm among these; nullopt if
+/// there is no list algorithm, or if no device can make the selection.
 [[nodiscard]] std::optional<SelectionRule> rule_of_lists(const SparseCall& call,
                                                          const std::vector<ResolvedCall>& calls);
 
-/// What `auto` would choose; nothing is reduced. anew: measures the costs even if they are known.
+/// Reports what `auto` would choose; nothing is reduced. `anew`: whether to measure the costs even
+/// if they are known.
 [[nodiscard]] Collective planning(const SparseCall& call, PlanReport& report, bool anew);
 
 }  // namespace gtopk::sparse

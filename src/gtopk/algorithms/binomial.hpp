@@ -10,8 +10,9 @@
 
 namespace gtopk::sparse {
 
-/// The walk of one rank of each leaf, for collectives::folded(). Exchange: as there. at_the_top:
-/// Task<List>(List), applied by the first leaf to the root before it is sent down.
+/// The walk of one rank of each leaf, for collectives::folded(). An Exchange is defined there.
+/// `at_the_top` is a Task<List>(List) that the first leaf applies to the root's list before sending
+/// it down.
 template <class Exchange, class AtTheTop>
 engine::Task<List> up_and_down(Exchange& exchange, const collectives::Tree& tree,
                                std::uint32_t rank, List mine, AtTheTop at_the_top) {
@@ -35,7 +36,7 @@ engine::Task<List> up_and_down(Exchange& exchange, const collectives::Tree& tree
     mine = co_await going_on;
   }
 
-  // Down: send to each child, largest subtree first as it has the longest way to go, after the
+  // Down: send to each child, largest subtree first because it has the longest way to go, after the
   // previous send drains.
   while (round > 0) {
     --round;

@@ -8,8 +8,8 @@
 
 namespace gtopk::sparse {
 
-/// Calls visit<T, Index>() with a tensor's type and that of its lists' indices. Awaiting happens
-/// outside of it: a coroutine for each of eight pairs would be most of the library.
+/// Calls visit<T, Index>() with a tensor's type and the type of its lists' indices. Awaiting
+/// happens outside of it, because coroutines for all eight pairs would make up most of the library.
 template <class Visit>
 void visit_types(DataType tensor, EntryType entry, const Visit& visit) {
   visit_floating(tensor, [&]<class T>() {

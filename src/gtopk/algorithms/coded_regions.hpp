@@ -1,5 +1,5 @@
-// Sparse, algorithms: how a dense vector is cut into blocks, and the blocks into a region for
-// each rank, on a wire that codes blocks. Pure arithmetic.
+// Sparse, algorithms: how a dense vector is cut into blocks, and the blocks into a region for each
+// rank, on a wire that codes blocks. This is pure arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace gtopk::sparse {
 
 class CodedRegions {
  public:
-  /// d elements of the accumulation type `value`.
+  /// Cuts d elements of the accumulation type `value`.
   CodedRegions(const BlockCoder& coder, DataType value, std::uint64_t d, std::uint32_t ranks)
       : coder_(&coder), value_(value), d_(static_cast<std::size_t>(d)), ranks_(ranks) {}
 
@@ -28,13 +28,13 @@ class CodedRegions {
         d_, static_cast<std::size_t>(collectives::chunk_begin(blocks, ranks_, rank) * block));
   }
   [[nodiscard]] std::size_t size(std::uint32_t rank) const { return begin(rank + 1) - begin(rank); }
-  /// Bytes of the code of that region; 0 if it is empty.
+  /// The bytes of the code of that region; 0 if it is empty.
   [[nodiscard]] std::size_t bytes(std::uint32_t rank) const { return bytes_of(size(rank)); }
-  /// Bytes of the code of this many elements, starting at a block.
+  /// The bytes of the code of this many elements, which start at a block.
   [[nodiscard]] std::size_t bytes_of(std::size_t count) const {
     return coder_->bytes(value_, count);
   }
-  /// The most bytes of any region's code: none has more blocks than the last.
+  /// The most bytes of any region's code. No region has more blocks than the last one.
   [[nodiscard]] std::size_t most_bytes() const {
     return bytes_of((size(ranks_ - 1) + coder_->block() - 1) / coder_->block() * coder_->block());
   }

@@ -15,13 +15,14 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Elements processed at a time: whole blocks of every wire, of 64, 256 or 320 elements.
+/// The number of elements processed at a time, a multiple of every wire's block of 64, 256 or 320
+/// elements.
 constexpr std::size_t kStretch = 1280;
 
 template <class Value>
 using Stretch = std::array<Value, kStretch>;
 
-/// acc of one rank, or of its host, stretch after stretch.
+/// Reads acc of one rank, or of its host, stretch by stretch.
 template <class T>
 class Acc {
  public:
@@ -113,7 +114,7 @@ void code_sum_as(const SparseCall& call, const CodedSums& codes) {
       }
     }
     coder.encode(sum, count, result + at);
-    // This is what the rank's residual becomes here, as in commit_sums().
+    // The rank's residual becomes this here, as in commit_sums().
     reading.read(begin, count, rest.data());
     coder.decode(own + at, count, decoded.data());
     subtract(rest, decoded.data(), count);
@@ -128,7 +129,7 @@ void code_sum_as(const SparseCall& call, const CodedSums& codes) {
   });
 }
 
-/// Whether no block of a region's sum is NaN: a block that is, is so as a whole.
+/// Whether no block of a region's sum is NaN. A block is NaN either completely or not at all.
 template <class Value>
 bool no_block_is_nan(const CodedRegions& regions, std::uint32_t region, const std::byte* code) {
   const std::size_t block = regions.coder().block();
@@ -164,7 +165,7 @@ bool sums_are_finite_as(const SparseCall& call, const CodedSums& codes) {
   return finite;
 }
 
-/// The sum, divided and rounded once.
+/// Returns the sum, divided and rounded once.
 template <class T>
 void deliver(SegmentCursor<T>& tensor, std::size_t begin, std::size_t count,
              const Accumulation<T>* sums, Accumulation<T> divisor) {

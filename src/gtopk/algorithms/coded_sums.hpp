@@ -1,5 +1,5 @@
 // Sparse, algorithms: the arithmetic of `dense` on a wire that codes blocks: one rank's acc is
-// coded, its region summed, and the results written. Nothing is sent here.
+// coded, its region summed, and the results written. This module sends nothing.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@ namespace gtopk::sparse {
 /// The memory of one call's codes.
 struct CodedSums {
   CodedRegions regions;
-  /// The region that this rank owns; as many as there are if it owns none.
+  /// The region that this rank owns, or the number of regions if it owns none.
   std::uint32_t own_region = 0;
-  /// The number of ranks in the group, which may be more than there are regions.
+  /// The number of ranks in the group, which may be more than the number of regions.
   std::uint32_t ranks = 1;
-  /// The sum of a host's accs, of the accumulation type, in place of this rank's acc; or null.
+  /// The sum of a host's accs, in the accumulation type, which replaces this rank's acc; or null.
   void* host_acc = nullptr;
-  /// The code of this rank's acc, region after region; empty if it owns no region.
+  /// The code of this rank's acc, region by region; empty if it owns no region.
   std::span<std::byte> own{};
-  /// For each region, memory for a code: first of this rank's region of its owner's acc, then of
-  /// the sum of that region.
+  /// For each region, memory for a code: first the code of this rank's region in the acc of that
+  /// region's owner, then the code of that region's sum.
   std::span<std::byte> others{};
-  /// The values that this rank's region sums to, before they are coded.
+  /// The sums of this rank's region, before they are coded.
   std::span<std::byte> sums{};
 
   [[nodiscard]] std::span<std::byte> own_code(std::uint32_t region) const {
@@ -50,15 +50,15 @@ struct CodedSums {
 void code_acc(const SparseCall& call, const CodedSums& codes, std::uint32_t region);
 
 /// Adds up the contributions to this rank's region in their owners' order, including its own, and
-/// codes the sum. The code is of NaN if a sum, or what remains of it in the residual, is not
-/// finite.
+/// codes the sum. The code represents NaN if a sum, or the part of it that remains in the residual,
+/// is not finite.
 void code_sum(const SparseCall& call, const CodedSums& codes);
 
 /// Whether every sum, divided and rounded to the tensor's type, is finite.
 [[nodiscard]] bool sums_are_finite(const SparseCall& call, const CodedSums& codes);
 
-/// Writes the sums to the tensor, and to the residual what coding lost: of acc, and of the sum of
-/// this rank's region. A rank that owns no region has passed its acc on, and keeps nothing.
+/// Writes the sums to the tensor, and writes to the residual what coding lost of acc and of the sum
+/// of this rank's region. A rank that owns no region has passed its acc on, and keeps nothing.
 void commit_sums(const SparseCall& call, const CodedSums& codes);
 
 }  // namespace gtopk::sparse

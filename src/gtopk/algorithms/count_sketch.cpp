@@ -9,7 +9,7 @@ namespace {
 
 std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return hash_plus(a, kHashPrime - b); }
 
-/// A polynomial's values at begin, begin + 1, ..., by forward differences.
+/// Computes a polynomial's values at begin, begin + 1, ..., by forward differences.
 template <std::size_t Coefficients>
 class Walk {
  public:
@@ -46,8 +46,7 @@ void CountSketch::add(std::size_t row, std::uint64_t begin, std::span<const Valu
   for (std::size_t i = 0; i < values.size(); ++i) {
     numbers[i] = point.round(values[i]);
   }
-  const std::uint64_t columns = hashes_.columns;  // a copy: cells have the same type, and are
-                                                  // written
+  const std::uint64_t columns = hashes_.columns;  // a copy: the loop writes cells of this type
   Walk cell(hashes_.rows[row].cell, begin);
   Walk sign(hashes_.rows[row].sign, begin);
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -1,7 +1,7 @@
-// Sparse, algorithms: the count-sketch of a vector (Charikar, Chen and Farach-Colton, ICALP
-// 2002): r rows of c cells. In each row an element is added, with a sign, to one cell, and each row
-// gives an estimate of it; the median of the estimates is used. It is linear: sketches of several
-// vectors add up to the sketch of their sum. It knows no ranks and no tensors.
+// Sparse, algorithms: the count-sketch of a vector (Charikar, Chen and Farach-Colton, ICALP 2002):
+// r rows of c cells. In each row an element is added, with a sign, to one cell, and each row gives
+// an estimate of the element; the median of the estimates is used. It is linear: sketches of
+// several vectors add up to the sketch of their sum. The sketch does not know ranks or tensors.
 //
 // Elements are added as fixed-point numbers, so their order does not matter. Hashes are recomputed
 // at every index and never stored: at consecutive indices a polynomial takes one addition per
@@ -22,18 +22,19 @@ class CountSketch {
   /// The most elements per call.
   static constexpr std::size_t kStretch = 1024;
 
-  /// columns >= 1, per row. Equal seeds and columns make equal hashes, on every machine.
+  /// Makes a sketch with `columns` >= 1 columns per row. Equal seeds and columns make equal hashes
+  /// on every machine.
   CountSketch(std::uint64_t seed, std::uint64_t columns)
       : hashes_(SketchHashes::drawn_from(seed, columns)) {}
 
-  /// Cells of all rows, which are stored one after the other.
+  /// The number of cells of all rows, which are stored one after the other.
   [[nodiscard]] std::uint64_t cells() const { return hashes_.cells(); }
-  /// Cells of one row.
+  /// The number of cells of one row.
   [[nodiscard]] std::uint64_t columns() const { return hashes_.columns; }
 
   /// Adds values[0], values[1], ..., which are elements begin, begin + 1, ... of a vector with the
-  /// fixed point `point`, to the cells of one row, which hold its numbers. It works row by row, as
-  /// all of them are more than a cache holds.
+  /// fixed point `point`, to the cells of one row, which hold fixed-point numbers. Work proceeds
+  /// row by row because all rows together do not fit in a cache.
   template <class Value>
   void add(std::size_t row, std::uint64_t begin, std::span<const Value> values, FixedPoint point,
            std::uint64_t* cells) const;

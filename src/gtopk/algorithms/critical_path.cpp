@@ -53,7 +53,7 @@ double CriticalPath::bytes_of(std::uint64_t entries, Holds holds) const {
 void CriticalPath::list(std::uint64_t entries, Holds holds, Route route) {
   carry_list(bytes_of(entries, holds), route);
   if (shape_.codec->codes()) {
-    work_.coded += 2 * entries;  // on both sides
+    work_.coded += 2 * entries;  // once on each side
   }
 }
 
@@ -68,8 +68,8 @@ void CriticalPath::sum_or_selections(std::uint64_t ranks, Route route) {
     return;
   }
   carry_list(selections, route);
-  work_.coded += ranks * shape_.k;  // by the receiver; the sender copies codes
-  // The receiver adds the selections up, level by level.
+  work_.coded += ranks * shape_.k;  // decoding by the receiver; the sender copies codes
+  // The receiver adds up the selections, level by level.
   for (std::uint64_t below = 2; below < 2 * ranks; below *= 2) {
     unite((ranks / std::min(below, ranks)) * united(std::min(below, ranks)));
   }

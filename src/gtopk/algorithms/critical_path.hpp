@@ -1,8 +1,8 @@
-// Sparse, algorithms: the vocabulary of the algorithms' cost functions: the critical path of
-// one call, step by step. It is the path of rank 0, which represents the largest subtree; if ranks
-// fold, with the path from rank 1 to it and back. A step in which any message goes to another host
-// is a step between hosts. Pure arithmetic; lists have the length that they have if no two ranks
-// select the same index.
+// Sparse, algorithms: the vocabulary of the algorithms' cost functions: the critical path of one
+// call, step by step. It is the path of rank 0, which represents the largest subtree; if ranks
+// fold, it includes the path from rank 1 to rank 0 and back. A step in which any message goes to
+// another host is a step between hosts. This is pure arithmetic. Lists are assumed to have the
+// length that they have if no two ranks select the same index.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using collectives::kWithin;
 using collectives::Route;
 using collectives::Routes;
 
-/// What a plan depends on, the same on all ranks.
+/// The values on which a plan depends; they are the same on all ranks.
 struct CostShape {
   const Routes* routes = nullptr;
   std::uint64_t d = 0;
@@ -35,7 +35,7 @@ struct CostShape {
   bool counted = false;
 };
 
-/// What a list holds, which decides how its values are sent (docs/algorithms.md, The wire).
+/// The content of a list, which decides how its values are sent (docs/algorithms.md, The wire).
 enum class Holds : std::uint8_t {
   kSelection,  ///< entries selected, by a rank or a node: rounded
   kPart,       ///< a part of a selection: rounded if parts can be
@@ -51,63 +51,65 @@ class CriticalPath {
   [[nodiscard]] const collectives::Tree& tree() const { return routes().tree(); }
   /// Whether some ranks share a leaf, rank 0 among them.
   [[nodiscard]] bool folds() const { return tree().folds(0); }
-  /// Ranks in the subtree of rank 0 before `round`.
+  /// The number of ranks in the subtree of rank 0 before `round`.
   [[nodiscard]] std::uint64_t ranks_below(std::uint32_t round) const;
   /// The most entries of a union of this many selections.
   [[nodiscard]] std::uint64_t united(std::uint64_t ranks) const;
 
-  /// One reading sweep at the start and one writing sweep at the end, for a result of this many
-  /// entries.
+  /// Adds one reading sweep at the start and one writing sweep at the end, for a result of this
+  /// many entries.
   void sweep(std::uint64_t result);
-  /// The same if the list is all of acc.
+  /// Adds the same if the list is all of acc.
   void sweep_whole();
-  /// A list on its way, with the acknowledgement of a long one.
+  /// Adds sending a list, with the acknowledgement of a long one.
   void list(std::uint64_t entries, Holds holds, Route route);
-  /// The sum of this many ranks' selections, of k entries each, on a wire that rounds: sent as
-  /// itself, or as these if that takes fewer bytes.
+  /// Adds sending the sum of this many ranks' selections, of k entries each, on a wire that rounds.
+  /// It is sent as a sum, or as the selections if that takes fewer bytes.
   void sum_or_selections(std::uint64_t ranks, Route route);
-  /// A header followed by `bytes` bytes.
+  /// Adds a message of a header and `bytes` bytes.
   void message(std::uint64_t bytes, Route route);
-  /// A list of k entries from a partner, merged with one of equal length, of which k are kept.
+  /// Adds a list of k entries from a partner, which is merged with a list of equal length, keeping
+  /// k entries.
   void node(std::uint64_t k, Route route) {
     list(k, Holds::kSelection, route);
     merge(2 * k, k);
   }
-  /// gTop-k by recursive doubling along a tree whose steps all take the same route.
+  /// Adds gTop-k by recursive doubling along a tree whose steps all take the same route.
   void doubling(const collectives::Tree& tree, Route route);
-  /// A node above two lists with this many entries in total, which re-selects `keep` of them or
-  /// keeps all. This rank is responsible for what it drops.
+  /// Adds a node above two lists with this many entries in total, which re-selects `keep` of them
+  /// or keeps all. This rank is responsible for the entries that the node drops.
   void merge(std::uint64_t entries, std::uint64_t keep) {
     work_.merged += entries;
     drop(entries - std::min(entries, keep));
   }
   void unite(std::uint64_t entries) { work_.united += entries; }
-  /// Entries that this rank puts back at the end.
+  /// Adds entries that this rank puts back at the end.
   void drop(std::uint64_t entries) { work_.applied += entries; }
-  /// A part of a list copied to a list, or parts joined.
+  /// Adds copying a part of a list to a list, or joining parts.
   void copy(std::uint64_t entries) { work_.copied += entries; }
   void add(std::uint64_t elements) { work_.added += elements; }
-  /// collectives::agree.
+  /// Adds collectives::agree.
   void agree() { headers_along_tree(0); }
-  /// A message of this many bytes from each of so many ranks to every other; long ones are sent one
-  /// at a time, each acknowledged.
+  /// Adds a message of this many bytes from each of `ranks` ranks to every other. Long messages are
+  /// sent one at a time, each acknowledged.
   void spread(std::size_t bytes, std::uint32_t ranks, Route route);
   /// The route of a message from every rank to a rank of another host.
   [[nodiscard]] Route between_all() const;
-  /// collectives::reduce_over_ranks of this many values of the accumulation type.
+  /// Adds collectives::reduce_over_ranks of this many values of the accumulation type.
   void reduce(std::uint64_t values);
 
   [[nodiscard]] const Work& work() const { return work_; }
 
  private:
-  /// The messages of recursive doubling, with this many bytes behind each header.
+  /// Adds the messages of recursive doubling, with this many bytes behind each header.
   void headers_along_tree(std::uint64_t bytes);
   void carry(std::uint64_t messages, double bytes, Route route);
   [[nodiscard]] double bytes_of(std::uint64_t entries, Holds holds) const;
   void carry_list(double bytes, Route route) {
     carry(bytes > static_cast<double>(kAcknowledgedBytes) ? 2 : 1, bytes, route);
   }
-  /// A reduction round a ring of this many ranks, then the sums round it once more.
+  /// Adds a reduction round a ring of this many ranks, and a second round that distributes the
+  /// sums.
   void ring(std::uint64_t values, std::uint32_t ranks, Route route);
 
   CostShape shape_;

@@ -1,5 +1,6 @@
-// Sparse, algorithms: how a result that every rank knows reaches the caller: recorded in
-// addition to the tensor and, if no rank has sent its own selection, committed the same way on all.
+// Sparse, algorithms: how a result that every rank knows reaches the caller. It is recorded in
+// addition to the tensor and, if no rank has sent its own selection, committed in the same way on
+// all ranks.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ namespace gtopk::sparse {
 void note(const Delivered& delivered, EntryType type, const List& result);
 
 /// The divisor of sums: the number of ranks for a mean, and the inverse of the scale. For a mean
-/// over contributors: 1, as each sum has already been divided.
+/// over contributors it is 1, because each sum has already been divided.
 template <class Value>
 [[nodiscard]] Value divisor_of(const SparseOptions& options, std::uint32_t ranks) {
   if (options.mean == MeanOver::kContributors) {
@@ -26,7 +27,7 @@ template <class Value>
   return static_cast<Value>((options.op == ReduceOp::kAvg ? ranks : 1) / options.scale);
 }
 
-/// Memory for the output of divide_by_counts(); the result itself if that does nothing.
+/// Returns memory for the output of divide_by_counts(), or the result itself if that does nothing.
 [[nodiscard]] List means_buffer(engine::GroupView& group, const SparseCall& call,
                                 const List& result);
 
@@ -37,32 +38,32 @@ void divide_by_counts(const SparseCall& call, const List& result, const List& me
 /// Whether every value of the result, divided and rounded, is finite.
 [[nodiscard]] bool finite(const SparseCall& call, std::uint32_t ranks, const List& result);
 
-/// Tells the device what to commit; the entries are in its `delivered` already.
+/// Tells the device what to commit; the entries are already in its `delivered`.
 void leave_to_device(const AccOnDevice& device, std::uint64_t entries, bool happened);
 
-/// Commits what find() finds on the executor: indices at which every rank has sent acc, and the
-/// sums. Residuals are cleared there. The result is NaN, and no residual changes, unless every
-/// value, divided and rounded, is finite. On a device the entries must be in result_buffer(). find:
-/// as in settle().
+/// Commits the entries that find() finds on the executor: indices at which every rank has sent acc,
+/// with their sums. Residuals are cleared at these indices. The result is NaN, and no residual
+/// changes, unless every value, divided and rounded, is finite. On a device the entries must be in
+/// result_buffer(). `find` is as in settle().
 engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& call,
                                  std::function<List()> find);
 
-/// Memory for `count` entries of the algorithms that make no lists.
+/// Returns memory for `count` entries of algorithms that make no lists.
 [[nodiscard]] List entries_buffer(engine::GroupView& group, const SparseCall& call,
                                   std::size_t count);
 
-/// The same for the entries that are delivered.
+/// Returns memory for the entries that are delivered.
 [[nodiscard]] List result_buffer(engine::GroupView& group, const SparseCall& call,
                                  std::size_t count);
 
-/// Memory for `count` values that are summed over the ranks: all of acc, or others.
+/// Returns memory for `count` values that are summed over the ranks: all of acc, or other values.
 [[nodiscard]] void* sums_buffer(engine::GroupView& group, const SparseCall& call,
                                 std::size_t count);
 
-/// The first of `count` sums in the selection order, as many as fit.
+/// Finds the first of `count` sums in the selection order, as many as fit in `largest`.
 [[nodiscard]] List largest_of(EntryType type, const void* sums, std::size_t count, List largest);
 
-/// A list of `count` entries at these addresses.
+/// Makes a list of `count` entries at these addresses.
 [[nodiscard]] List list_at(const DetachedEntries& entries, std::size_t count);
 
 }  // namespace gtopk::sparse

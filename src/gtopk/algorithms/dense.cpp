@@ -1,6 +1,6 @@
-// Sparse, algorithms: `dense`, which sends all of acc and leaves no residual: the baseline for
-// sparse results. acc is sent in the accumulation type; collectives/all_reduce.hpp has the order of
-// summation. A wire that codes values uses dense_coded.cpp instead.
+// Sparse, algorithms: `dense`, which sends all of acc and leaves no residual. It is the baseline
+// for sparse results. acc is sent in the accumulation type; collectives/all_reduce.hpp has the
+// order of summation. A wire that codes values uses dense_coded.cpp instead.
 #include <algorithm>
 #include <functional>
 
@@ -48,7 +48,7 @@ void commit_sums(const SparseCall& call, const void* acc, std::uint32_t ranks, b
 
 Task<void> dense(GroupView& group, SparseCall call) {
   const auto d = static_cast<std::size_t>(call.d);
-  // acc is a copy, as the gradient must still be there if the ranks' calls differ.
+  // acc is a copy because the gradient must be preserved if the ranks' calls differ.
   group.enter("compress");
   Task<void*> accumulating = accumulate_all(group, call);
   void* const acc = co_await accumulating;
@@ -75,7 +75,8 @@ AccCapacity dense_on_device(std::uint64_t d, std::uint64_t /*k*/) {
   return {.whole = true, .sums = d};
 }
 
-/// Coding an element takes about as long as adding one: acc, the contributions and the sums.
+/// The cost of coding. Coding an element takes about as long as adding one; coded are acc, the
+/// contributions and the sums.
 void coded_cost(CriticalPath& path, const BlockCoder& coder) {
   const std::uint64_t d = path.shape().d;
   const std::uint32_t ranks = path.tree().ranks();

@@ -4,15 +4,16 @@
 //   1. it codes acc, region by region, and sends each region's code to its owner;
 //   2. it adds up what the ranks sent of its own region, in rank order, codes the sum, and sends
 //      that code to all;
-//   3. every rank decodes the same sums. What coding lost of acc stays in the residual of the rank
-//      that coded it, and what it lost of a sum in the owner's.
+//   3. every rank decodes the same sums. The error of coding acc stays in the residual of the rank
+//      that coded it, and the error of coding a sum stays in its owner's.
 //
-// In `dense-placed`, the lowest rank of each host does this for the host: before, it adds up the
-// accs of its host's ranks, in rank order, and afterwards it passes the codes of the sums on to
-// them. What coding loses stays with it.
+// In `dense-placed`, the lowest rank of each host does this for the host. Before, it adds up the
+// accs of its host's ranks in rank order; afterwards it passes the codes of the sums on to them.
+// The coding errors stay with it.
 //
 // In round s an owner sends to owner + s and receives from owner - s, so no two send to the same
-// one. Long messages wait until the previous one has arrived: one at a time on each link.
+// owner. A long message waits until the previous one has arrived, so each link carries one at a
+// time.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -43,10 +44,10 @@ using engine::Message;
 using engine::Task;
 using Code = std::span<std::byte>;
 
-/// The ranks that own a region each, numbered in ascending order.
+/// The ranks that own a region, numbered in ascending order.
 class Owners {
  public:
-  /// All ranks, or the lowest rank of each host.
+  /// Makes owners of all ranks, or of the lowest rank of each host.
   Owners(const GroupView& group, bool one_of_each_host)
       : hosts_(one_of_each_host ? &group.hosts() : nullptr),
         count_(hosts_ == nullptr ? group.size() : hosts_->hosts()),
@@ -71,11 +72,11 @@ class Owners {
   std::uint32_t own_;
 };
 
-/// The codes that an owner sends and receives in a step, one for each other owner; none is empty on
-/// only one side. Receives are posted by the constructor.
+/// The codes that an owner sends and receives in a step, one for each other owner. No code is empty
+/// on only one side. The constructor posts the receives.
 class Swap {
  public:
-  /// sent(to) and received(from) are the codes, by the owners' numbers.
+  /// sent(to) and received(from) return the codes, by the owners' numbers.
   template <class Sent, class Received>
   Swap(GroupView& group, const Owners& owners, std::uint32_t step, Sent sent, Received received)
       : group_(group), step_(step) {
@@ -92,7 +93,7 @@ class Swap {
   }
 
   /// Sends short codes all at once, and each long one after the previous one has arrived.
-  /// meanwhile(i), or null: computation to do while long code i - 1 is on its way.
+  /// meanwhile(i), if not null, is a computation to run while long code i - 1 is on its way.
   Task<void> run(bool paced, const std::function<Computation(std::size_t)>& meanwhile) {
     if (!paced) {
       for (const Round& round : rounds_) {
@@ -133,7 +134,8 @@ class Swap {
     std::optional<Message> incoming;
   };
 
-  /// A code in several parts does not say how many there are, as its length is known.
+  /// Receives the other parts of a code. A code in several parts does not say how many there are,
+  /// because its length is known.
   Task<std::size_t> rest_of(const Round& round, std::size_t first) {
     const std::size_t whole = round.received.size();
     const std::size_t parts = first == 0 ? 1 : (whole + first - 1) / first;
@@ -156,7 +158,7 @@ class Swap {
   std::vector<Round> rounds_;
 };
 
-/// Memory for a call's codes; a rank that owns no region only needs that of the sums.
+/// Memory for a call's codes; a rank that owns no region needs only memory for the sums.
 CodedSums codes_of(GroupView& group, const SparseCall& call, const BlockCoder& coder,
                    const Owners& owners) {
   const DataType value = accumulation_type(call.dtype);
@@ -172,7 +174,7 @@ CodedSums codes_of(GroupView& group, const SparseCall& call, const BlockCoder& c
   return codes;
 }
 
-/// Codes what goes to the `round`-th other owner or, after all of these, this rank's own region.
+/// Codes the region of the `round`-th other owner or, after all others, this rank's own region.
 Computation code_round(GroupView& group, const SparseCall& call, const CodedSums& codes,
                        std::size_t round) {
   const auto region =
@@ -181,8 +183,8 @@ Computation code_round(GroupView& group, const SparseCall& call, const CodedSums
                        [&call, &codes, region] { code_acc(call, codes, region); });
 }
 
-/// If codes are paced, only the first round: the others are coded while the previous one is on its
-/// way.
+/// Codes all rounds or, if codes are paced, only the first one. Each later round is then coded
+/// while the previous one is on its way.
 Task<void> code_first(GroupView& group, const SparseCall& call, const CodedSums& codes,
                       bool paced) {
   for (std::size_t round = 0; round < (paced ? 1 : codes.regions.ranks()); ++round) {
@@ -197,7 +199,7 @@ Swap contributions_of(GroupView& group, const CodedSums& codes, const Owners& ow
           [&](std::uint32_t from) { return codes.contribution(from); }};
 }
 
-/// What follows once the ranks have agreed and the first codes are there.
+/// Runs the exchange once the ranks have agreed and the first codes are ready.
 Task<void> exchange(GroupView& group, const SparseCall& call, const CodedSums& codes,
                     const Owners& owners, Swap& contributions, engine::Turn* turn) {
   const bool paced = turn != nullptr;
@@ -222,7 +224,7 @@ Task<void> exchange(GroupView& group, const SparseCall& call, const CodedSums& c
   co_await sums.run(paced, nothing);
 }
 
-/// Every rank has the same sums: a NaN where anything was not finite.
+/// Commits the sums. Every rank has the same sums, with NaN where anything was not finite.
 Task<void> settle_sums(GroupView& group, const SparseCall& call, const CodedSums& codes) {
   const auto decide = [&] { return sums_are_finite(call, codes); };
   const auto finish = [&](bool happened) {
@@ -238,7 +240,7 @@ Task<void> settle_sums(GroupView& group, const SparseCall& call, const CodedSums
   co_await settling;
 }
 
-/// A place in line, if codes are so long that they are paced; the same on every rank.
+/// Takes a place in line if codes are so long that they are paced, which is the same on every rank.
 void take_turn(GroupView& group, const CodedSums& codes, std::unique_ptr<engine::Turn>& turn) {
   const bool owns = codes.own_region < codes.regions.ranks();
   if (codes.regions.ranks() == 1 || !owns || codes.regions.most_bytes() <= kAcknowledgedBytes) {
@@ -248,7 +250,7 @@ void take_turn(GroupView& group, const CodedSums& codes, std::unique_ptr<engine:
   }
 }
 
-/// Between the ranks of a host and its lowest, which owns a region.
+/// The exchange between the ranks of a host and its lowest rank, which owns a region.
 class WithinHost {
  public:
   WithinHost(GroupView& group, const SparseCall& call)

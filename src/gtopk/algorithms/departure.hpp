@@ -1,11 +1,11 @@
-// Sparse, algorithms: a long message on its way to another rank in parts, when it has left the
-// link, and its parts' arrival.
+// Sparse, algorithms: a long message that is sent to another rank in parts: when it has left the
+// link, and the arrival of its parts.
 //
-// The kernel accepts a whole message at once and reports it sent. If the rank continued then, it
-// would send to its next partner while its last message is still leaving. The two would share its
-// link, the receiver of the older one would be late for the next round, and delays would build up
-// (docs/performance.md). So the receiver acknowledges a long message with an empty one, and the
-// sender waits for that.
+// The kernel accepts a whole message at once and reports it as sent. If the rank continued then, it
+// would send to its next partner while its last message is still leaving. The two messages would
+// share its link, the receiver of the older one would be late for the next round, and delays would
+// build up (docs/performance.md). So the receiver acknowledges a long message with an empty one,
+// and the sender waits for that.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ namespace gtopk::sparse {
 
 class [[nodiscard]] Departure {
  public:
-  /// `parts`: the result of parts_of().
+  /// Begins a departure. `parts` is the result of parts_of().
   Departure(engine::GroupView& group, std::uint32_t to, std::uint32_t step,
             std::span<const std::byte> message, std::uint32_t parts)
       : acknowledgement_(expect_acknowledgement(group, to, step, message.size())) {

@@ -1,6 +1,5 @@
-// Sparse, algorithms: one gradient whose tensor and residual are on a device: the selection
-// comes in as a list, and the commit goes out as lists. Between the two it is every algorithm's own
-// exchange.
+// Sparse, algorithms: one gradient whose tensor and residual are on a device. The selection comes
+// in as a list, and the commit goes out as lists. In between, each algorithm's own exchange runs.
 #include "gtopk/detached.hpp"
 
 #include <fmt/format.h>
@@ -52,14 +51,15 @@ namespace {
 using engine::GroupView;
 using engine::Task;
 
-/// An entry that a rank selected is dropped at most once, wherever that is. In addition, a wire
-/// that rounds loses something of each list, whether a selection's or a node's.
+/// The most entries that can be returned. An entry that a rank selected is dropped at most once, at
+/// any node. In addition, a wire that rounds loses part of each list, whether of a selection or of
+/// a node.
 std::uint64_t most_returned(const ResolvedCall& resolved, std::uint32_t ranks) {
   const std::uint64_t rounded = resolved.lists.codec->rounds() ? std::uint64_t{ranks} + 1 : 0;
   return (ranks + rounded) * resolved.lists.leaf;
 }
 
-/// Used in messages.
+/// The names of the selectors that can run on a device, for error messages.
 std::string selectors_on_devices() {
   std::string names;
   for (const Choice& choice : selectors()) {

@@ -1,4 +1,4 @@
-// Sparse, algorithms: what all calls share whose tensor and residual are on a device.
+// Sparse, algorithms: code shared by all calls whose tensor and residual are on a device.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,14 @@ namespace gtopk::sparse {
 [[nodiscard]] SparseCall detached_call(std::uint64_t d, DataType dtype,
                                        const SparseOptions& options, const Delivered& delivered);
 
-/// How a device makes the call's selection; nullopt if none can.
+/// The rule by which a device makes the call's selection; nullopt if no device can.
 [[nodiscard]] std::optional<SelectionRule> rule_on_device(const SparseCall& call,
                                                           const ResolvedCall& resolved);
 
 [[nodiscard]] DetachedCapacity capacity_of(const ResolvedCall& resolved, std::uint32_t ranks);
 
-/// Exchange and edits for a selection that a device has made. turn: as in sparse_all_reduce().
+/// Runs the exchange and makes the edits for a selection that a device has made. `turn` is as in
+/// sparse_all_reduce().
 engine::Task<void> run_detached(engine::GroupView& group, Detached step, SparseCall call,
                                 ResolvedCall resolved, std::unique_ptr<engine::Turn> turn);
 

@@ -10,7 +10,7 @@
 
 namespace gtopk::sparse {
 
-/// The walk of one rank of each leaf, for collectives::folded(). Exchange: as there.
+/// The walk of one rank of each leaf, for collectives::folded(). An Exchange is defined there.
 template <class Exchange>
 engine::Task<List> doubling(Exchange& exchange, const collectives::Tree& tree, std::uint32_t rank,
                             List mine) {

@@ -4,7 +4,7 @@
 // Recursive halving without re-selection leaves each leaf the exact sums of one region. The k-th
 // largest key of all regions is then found digit by digit from histograms that the leaves add up;
 // each leaf cuts its region there, and the regions are gathered. With blocks, a region consists of
-// whole blocks, and its leaf cuts each of them separately. Sums have the bits of `topk`.
+// whole blocks, and its leaf cuts each of them separately. Sums have the same bits as in `topk`.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -25,8 +25,8 @@ using engine::Task;
 constexpr std::uint32_t kDigitBits = 8;
 constexpr std::uint64_t kDigits = 1U << kDigitBits;
 
-/// Where the regions are cut: the result takes all entries with a larger key, and `equals` of this
-/// region's entries with this key.
+/// The point at which regions are cut. The result takes all entries with a larger key, and `equals`
+/// of this region's entries with this key.
 struct Cut {
   std::uint64_t key = 0;
   std::uint64_t equals = 0;
@@ -54,8 +54,8 @@ std::span<std::uint64_t> numbers(ListExchange& exchange) {
   return {reinterpret_cast<std::uint64_t*>(memory), kDigits};
 }
 
-/// The k-th largest key over all leaves' lists; among equal keys lower regions come first. It is
-/// zero if there are fewer than k nonzero entries.
+/// Finds the k-th largest key over all leaves' lists. Among equal keys, lower regions come first.
+/// The key is zero if there are fewer than k nonzero entries.
 Task<Cut> find_cut(ListExchange& exchange, const Tree& tree, List mine, std::uint32_t first_step) {
   const EntryType type = exchange.plan().type;
   LeafSum counting(exchange.group(), tree, kDigits);
@@ -96,7 +96,7 @@ Task<List> exact_rounds(ListExchange& exchange, const Tree& tree, std::uint32_t 
     mine = co_await halving;
   }
 
-  if (exchange.plan().blocks) {  // a block is entirely in one region
+  if (exchange.plan().blocks) {  // a block lies entirely in one region
     mine = exchange.cut(mine);
   } else {
     Task<Cut> finding = find_cut(exchange, tree, mine, step);
@@ -122,7 +122,7 @@ Task<List> exact(ListExchange& exchange, List mine) {
   return walk_tree(exchange, mine, exact_rounds);
 }
 
-/// Assumes balanced regions and disjoint selections.
+/// The cost, which assumes balanced regions and disjoint selections.
 void exact_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Tree& tree = path.tree();
@@ -138,7 +138,7 @@ void exact_cost(CriticalPath& path) {
   };
   words(tree.leaves() - 1);  // the cuts
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
-    // Before the round, a leaf has the union of 2^round such parts.
+    // Before the round, a leaf has the union of 2^round parts.
     const std::uint64_t sent = path.united(path.ranks_below(round)) >> (round + 1);
     path.copy(sent);
     path.list(sent, round == 0 && !path.folds() ? Holds::kPart : Holds::kSums,

@@ -1,5 +1,5 @@
-// Sparse, algorithms: the phase between select and commit: an algorithm's walk from this
-// rank's list to the result, when its turn comes.
+// Sparse, algorithms: the phase between select and commit: an algorithm's walk from this rank's
+// list to the result, once its turn has come.
 #pragma once
 
 #include <memory>
@@ -46,7 +46,7 @@ class ExchangePhase {
   }
 
  private:
-  /// Kept from call to call.
+  /// Returns scratch memory that is kept from call to call.
   static MergeScratch& scratch_of_this_thread() {
     static thread_local MergeScratch scratch;
     return scratch;

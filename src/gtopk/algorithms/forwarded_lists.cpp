@@ -1,6 +1,6 @@
-// Sparse, algorithms: sums that are sent as the selections in them, and added up where they
-// arrive, in the same order. On a wire that rounds selections to few bits, a sum of them, which is
-// not rounded, takes more bytes than they do unless many ranks have selected the same indices.
+// Sparse, algorithms: sums that are sent as the selections in them, and added up where they arrive,
+// in the same order. On a wire that rounds selections to few bits, a sum, which is not rounded,
+// takes more bytes than its selections unless many ranks have selected the same indices.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ List ListExchange::read_selections(const Header& header, std::span<std::byte> me
                                 i + 1, header.count, rest.size()));
     }
     rest = rest.subspan(sizeof says);
-    // In place of a header it has bytes that have been read.
+    // In place of a header, the span begins with bytes that have already been read.
     const std::span<std::byte> one(rest.data() - kFrontBytes, kFrontBytes + says.bytes);
     List list = plan_.codec->decode(plan_.type, {says.entries, header.index_bytes, true}, one,
                                     plan_.leaf, plan_.d, *this);

@@ -16,15 +16,15 @@
 
 namespace gtopk::sparse {
 
-/// All of acc, in memory that lives as long as the operation. On a device it is there when the
-/// operation starts, unless it must be requested.
+/// Returns all of acc, in memory that lives as long as the operation. On a device, acc is ready
+/// when the operation starts, unless it must be requested.
 engine::Task<void*> accumulate_all(engine::GroupView& group, const SparseCall& call);
 
-/// Writes acc at the list's indices, which ascend, to its values; all NaN if any acc is not finite,
-/// whether read or not.
+/// Writes acc at the list's indices, which ascend, to its values. All are NaN if any element of acc
+/// is not finite, whether it was read or not.
 void gather(const SparseCall& call, EntryType type, const List& list);
 
-/// The same for values that a device has written.
+/// Does the same for values that a device has written.
 void spoil_unless_finite(const AccOnDevice& there, EntryType type, const List& list);
 
 /// Calls visit(begin, acc, count, finite) for consecutive stretches of acc, none longer than

@@ -3,8 +3,8 @@
 //
 // Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification", arXiv
 // 1901.04359, Alg. 3, made symmetric: every rank walks from its leaf to the root and merges what
-// its partner has merged, so no broadcast follows. log2 p rounds, one list of at most k entries
-// each way; ranks beyond p fold in before and get the result after.
+// its partner has merged, so no broadcast follows. There are log2 p rounds, with one list of at
+// most k entries each way; ranks beyond p fold in before and get the result afterwards.
 #include "src/gtopk/algorithms/algorithm.hpp"
 #include "src/gtopk/algorithms/doubling.hpp"
 
@@ -17,7 +17,7 @@ Task<List> recursive_doubling(ListExchange& exchange, List mine) {
   return walk_tree(exchange, mine, doubling<ListExchange>);
 }
 
-/// Fold, L rounds, unfold: k entries in each list.
+/// The cost of fold, L rounds and unfold, with k entries in each list.
 void gtopk_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Routes& routes = path.routes();
@@ -33,7 +33,8 @@ void gtopk_cost(CriticalPath& path) {
   }
 }
 
-/// The same rounds; a list holds everything selected below its node, or its sum.
+/// The cost of the same rounds, in which a list holds everything selected below its node, or its
+/// sum.
 void topk_cost(CriticalPath& path) {
   path.sweep(path.united(path.tree().ranks()));
   if (path.folds()) {

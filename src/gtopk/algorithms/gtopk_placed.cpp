@@ -47,7 +47,7 @@ Task<List> inside_and_between(ListExchange& exchange, List mine) {
   co_return result;
 }
 
-/// The path of the largest host's leader: up its tree, between hosts, down.
+/// The path of the largest host's leader: up its tree, between hosts, and down.
 void placed_cost(CriticalPath& path) {
   const Routes& routes = path.routes();
   if (routes.hosts() == 1 || routes.hosts() == path.tree().ranks()) {

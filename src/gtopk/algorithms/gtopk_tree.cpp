@@ -1,6 +1,6 @@
-// Sparse, algorithms: gTop-k by a binomial tree and a broadcast, as in the paper's own code
-// (arXiv 1901.04359, Alg. 3): a longer critical path (2 log2 P) and far less total traffic, for
-// oversubscribed switches. Same tree and same bits as gtopk.cpp.
+// Sparse, algorithms: gTop-k by a binomial tree and a broadcast, as in the paper's own code (arXiv
+// 1901.04359, Alg. 3): a longer critical path (2 log2 P) and far less total traffic, for
+// oversubscribed switches. It uses the same tree and gives the same bits as gtopk.cpp.
 #include "src/gtopk/algorithms/algorithm.hpp"
 #include "src/gtopk/algorithms/binomial.hpp"
 
@@ -19,7 +19,7 @@ Task<List> binomial_tree(ListExchange& exchange, List mine) {
   return walk_tree(exchange, mine, walk);
 }
 
-/// Up and down: 2 L lists of k entries, plus those of fold and unfold.
+/// The cost of going up and down: 2 L lists of k entries, plus the lists of fold and unfold.
 void tree_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const auto there_and_back = [&](Route route) {

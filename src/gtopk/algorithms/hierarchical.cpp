@@ -1,9 +1,9 @@
-// Sparse, algorithms: `hierarchical`: the exact sum of the selections inside each host, then
-// gTop-k between hosts: one list per host crosses the network, however many ranks it has.
+// Sparse, algorithms: `hierarchical`: the exact sum of the selections inside each host, then gTop-k
+// between hosts: one list per host crosses the network, for any number of ranks on a host.
 //
-// Two levels as in hierarchical all-reduces (MSTopK and HiTopKComm: Shi et al., MLSys 2021, dense
-// inside a host), here with lists on both. A host's leader is its lowest rank; host h is rank h of
-// a tree of hosts.
+// It has two levels as in hierarchical all-reduces (MSTopK and HiTopKComm: Shi et al., MLSys 2021,
+// dense inside a host), but with lists on both. A host's leader is its lowest rank; host h is rank
+// h of a tree of hosts.
 #include "src/engine/host_map.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
 #include "src/gtopk/algorithms/announcement.hpp"

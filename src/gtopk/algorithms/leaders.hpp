@@ -1,4 +1,4 @@
-// Sparse, algorithms: walks along trees of something other than the group's ranks in order: of
+// Sparse, algorithms: walks along trees that do not consist of the group's ranks in order, but of
 // its hosts, represented by their leaders, or of the ranks of one host.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace gtopk::sparse {
 
-/// An exchange in which numbers stand for ranks. RankOf: number -> rank. Its steps begin
-/// at `first_step`.
+/// An exchange in which numbers stand for ranks; RankOf maps a number to a rank. Its steps begin at
+/// `first_step`.
 template <class RankOf>
 class Numbered {
  public:
@@ -43,7 +43,7 @@ class Numbered {
   std::uint32_t first_step_;
 };
 
-/// gTop-k of the hosts' lists between hosts; called by leaders.
+/// Runs gTop-k of the hosts' lists between hosts; called by leaders.
 inline engine::Task<List> between_hosts(ListExchange& exchange, std::uint32_t first_step,
                                         List mine) {
   const engine::HostMap& hosts = exchange.group().hosts();

@@ -1,5 +1,5 @@
-// Sparse, algorithms: lists whose entries count the ranks in them. A rank's own selection has
-// no counts, as each would be one.
+// Sparse, algorithms: lists whose entries count the ranks in them. A rank's own selection has no
+// counts, because each would be one.
 #include <fmt/format.h>
 
 #include <algorithm>

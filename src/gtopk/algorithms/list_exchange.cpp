@@ -160,9 +160,9 @@ List ListExchange::read(const Header& header, std::span<std::byte> message, std:
   return list;
 }
 
-// The functions below copy their lists before they make another one: in a coroutine, g++ 12 writes
-// the result of `mine = exchange.merge(mine, theirs, speaker)` to `mine` itself while it is still
-// being read.
+// The functions below copy their lists before they make another one, because in a coroutine, g++ 12
+// writes the result of `mine = exchange.merge(mine, theirs, speaker)` to `mine` itself while it is
+// still being read.
 
 List ListExchange::unite(const List& one, const List& other) {
   const List left = one;

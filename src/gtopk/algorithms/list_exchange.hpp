@@ -1,5 +1,6 @@
-// Sparse, algorithms: the building blocks of the list algorithms: a swap with a partner, the
-// merge of a node, and what nodes dropped. It knows neither the tree nor the order of a walk.
+// Sparse, algorithms: the building blocks of the list algorithms: a swap with a partner, the merge
+// of a node, and the entries that nodes dropped. This module knows neither the tree nor the order
+// of a walk.
 #pragma once
 
 #include <array>
@@ -22,11 +23,11 @@
 
 namespace gtopk::sparse {
 
-/// What rounding lost of the rank's own selection and, for every node (the fold and the rounds),
-/// what rounding lost and what it dropped. A host's node replaces a round: where two ranks share a
-/// host, fewer hosts than ranks fold and take part in rounds. The two trees of `gtopk-placed` do
-/// not have more levels either: for m ranks and H hosts, both of them folding, log2 m + log2 H
-/// stays below log2 mH by one.
+/// The most lists of dropped entries: one for what rounding lost of the rank's own selection and,
+/// for every node (the fold and the rounds), one for what rounding lost and one for what the node
+/// dropped. A host's node replaces a round: where two ranks share a host, fewer hosts than ranks
+/// fold and take part in rounds. The two trees of `gtopk-placed` do not have more levels either:
+/// for m ranks and H hosts, both of them folding, log2 m + log2 H stays below log2 mH by one.
 inline constexpr std::size_t kMostDropped = 1 + 2 * (1 + transport::TagBits::kSource);
 
 class ListExchange final : private BufferSource {
@@ -41,8 +42,8 @@ class ListExchange final : private BufferSource {
     return plan_.codec->message_bytes(plan_.type, plan_.leaf, plan_.d) > kAcknowledgedBytes;
   }
 
-  /// Makes a list of up to `capacity` entries to write; close it afterwards. If it is not finite,
-  /// it has no entries.
+  /// Makes a list of up to `capacity` entries to write; close it afterwards. A list that is not
+  /// finite has no entries.
   [[nodiscard]] List make(std::size_t capacity) {
     return plan_.codec->make(plan_.type, capacity, *this);
   }
@@ -56,39 +57,42 @@ class ListExchange final : private BufferSource {
   engine::Task<List> swap(std::uint32_t partner, collectives::Steps steps, List mine,
                           std::uint64_t ranks);
   engine::Task<List> receive(std::uint32_t from, std::uint32_t step, std::uint64_t ranks);
-  /// Completes when the list has been posted; the next message waits until it has left the link.
+  /// Completes when the list has been posted; the next message waits until the list has left the
+  /// link.
   engine::Task<void> send(std::uint32_t to, std::uint32_t step, List list);
   /// Completes when the last send has left this rank, as far as can be known.
   engine::Task<void> departed();
 
-  /// The node above two lists; the same bits in either order. `speaker`, the lowest rank below it,
-  /// is responsible for what the node drops and what its rounding loses. Sums that are not selected
-  /// from are not rounded either.
+  /// Merges two lists at the node above them, with the same bits in either order. `speaker`, the
+  /// lowest rank below the node, is responsible for the entries that the node drops and for its
+  /// rounding errors. Sums from which nothing is selected are not rounded either.
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker) {
     return merge(left, right, speaker, plan_.k);
   }
-  /// The same for a node that keeps the first `keep` of its union; with blocks, the first of each
-  /// block.
+  /// Does the same for a node that keeps the first `keep` of its union or, with blocks, the first
+  /// of each block.
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker,
                            std::uint64_t keep);
 
-  /// The whole, unrounded sum of two lists: for merging, or for sending if nodes do not select.
+  /// Returns the whole, unrounded sum of two lists, for merging, or for sending if nodes do not
+  /// select.
   [[nodiscard]] List unite(const List& left, const List& right);
 
-  /// A view of the entries with indices in [begin, end): for merging, not for sending.
+  /// Returns a view of the entries with indices in [begin, end), for merging but not for sending.
   [[nodiscard]] List part(const List& list, std::uint64_t begin, std::uint64_t end) const;
-  /// A copy of the same entries, which can be sent.
+  /// Returns a copy of the same entries, which can be sent.
   [[nodiscard]] List copied(const List& part);
-  /// The entries of two lists, all indices of `low` below those of `high`.
+  /// Returns the entries of two lists; all indices of `low` are below those of `high`.
   [[nodiscard]] List joined(const List& low, const List& high);
 
-  /// The first entries of each block; this rank is responsible for the others.
+  /// Returns the first entries of each block; this rank is responsible for the others.
   [[nodiscard]] List cut(const List& list);
-  /// Entries with a larger key than `key` (value/selection_order.hpp) and the first `equals` of
-  /// those with that key; this rank is responsible for the others.
+  /// Returns the entries with a larger key than `key` (value/selection_order.hpp) and the first
+  /// `equals` of the entries with that key; this rank is responsible for the others.
   [[nodiscard]] List cut(const List& list, std::uint64_t key, std::uint64_t equals);
 
-  /// What this rank is responsible for, from the leaves to the root: partial sums, rounding errors.
+  /// The entries for which this rank is responsible, from the leaves to the root: partial sums and
+  /// rounding errors.
   [[nodiscard]] std::span<const List> dropped() const {
     return std::span(dropped_).first(lists_dropped_);
   }
@@ -103,11 +107,11 @@ class ListExchange final : private BufferSource {
   [[nodiscard]] Rounded round(const List& list, std::size_t count, bool answers,
                               bool zeros_are_lost);
 
-  /// Bytes for the counts of a list that covers that many ranks; 0 if lists have no counts.
+  /// The bytes for the counts of a list that covers that many ranks; 0 if lists have no counts.
   [[nodiscard]] std::size_t bytes_of_counts(std::uint64_t ranks) const;
   /// Adds up the counts of a list made of two others, if lists have counts.
   void add_up_counts(List& list, const List& left, const List& right);
-  /// A copy of the message of a list with counts, followed by these.
+  /// Returns a copy of the message of a list with counts, followed by the counts.
   [[nodiscard]] std::span<std::byte> with_counts(std::span<const std::byte> message,
                                                  const List& list);
   /// The number of received bytes that are not counts. Throws Damaged.
@@ -116,7 +120,7 @@ class ListExchange final : private BufferSource {
   /// Decodes the counts of a list. Throws Damaged.
   void read_counts(std::span<const std::byte> code, List& list);
 
-  /// A list as bytes, with space for the header in front, and what the header says of them.
+  /// A list as bytes, with space for the header in front, and what the header says about them.
   struct Coded {
     std::span<std::byte> message;
     std::uint64_t count = 0;
@@ -124,19 +128,21 @@ class ListExchange final : private BufferSource {
     std::size_t count_bytes = 0;
   };
   [[nodiscard]] Coded code(const List& list);
-  /// Of a list whose selections are known: itself or these, whichever takes fewer bytes.
+  /// Codes a list whose selections are known as itself or as the selections, whichever takes fewer
+  /// bytes.
   [[nodiscard]] Coded code_shortest(const List& list);
-  /// The list in a message of these bytes. Throws Damaged.
+  /// Reads the list in a message of these bytes. Throws Damaged.
   [[nodiscard]] List read(const collectives::Header& header, std::span<std::byte> message,
                           std::uint64_t ranks);
-  /// The sum of the selections in a message of these bytes. Throws Damaged.
+  /// Reads the selections in a message of these bytes and returns their sum. Throws Damaged.
   [[nodiscard]] List read_selections(const collectives::Header& header,
                                      std::span<std::byte> message, std::uint64_t ranks);
-  /// The sum of the lists of consecutive ranks, in the tree's order. Overwrites `lists`.
+  /// Returns the sum of the lists of consecutive ranks, in the tree's order. Overwrites `lists`.
   [[nodiscard]] List sum_of(std::span<List> lists);
-  /// Makes a list the only one of its selections; message: its bytes behind those of a header.
+  /// Makes a list the only one of its selections; `message` has its bytes, behind those of a
+  /// header.
   void keep_selection(List& list, std::span<std::byte> message);
-  /// Makes the selections of two lists those of their sum, if they are known.
+  /// Gives the sum of two lists their selections, if these are known.
   void join_selections(List& sum, const List& left, const List& right);
   [[nodiscard]] std::span<CodedSelection> buffer_for_selections(std::size_t count) {
     const std::size_t bytes = count * sizeof(CodedSelection);
@@ -144,16 +150,17 @@ class ListExchange final : private BufferSource {
   }
 
   void post(std::uint32_t to, std::uint32_t step, const List& list);
-  /// What `divide` keeps of a list; this rank is responsible for what it drops. divide: Merged
-  /// operator()<Value, Index>(entries, memory to keep, memory to drop).
+  /// Returns the entries of a list that `divide` keeps; this rank is responsible for the entries
+  /// that it drops. `divide` is Merged operator()<Value, Index>(entries, memory to keep, memory to
+  /// drop).
   template <class Divide>
   List cut_by(const List& list, Divide divide);
-  /// Checks what has arrived, the first `received` bytes of `message` and any other parts, and
-  /// acknowledges it.
+  /// Checks a message that has arrived (the first `received` bytes of `message`, and any other
+  /// parts) and acknowledges it.
   engine::Task<List> open(std::span<std::byte> message, std::size_t received, std::uint32_t from,
                           std::uint32_t step, std::uint64_t ranks);
 
-  /// Throws Error{kMismatch}.
+  /// Refuses a message: throws Error{kMismatch}.
   [[noreturn]] void refuse(std::uint32_t from, std::string_view why) const;
 
   engine::GroupView& group_;
@@ -164,7 +171,8 @@ class ListExchange final : private BufferSource {
   std::size_t lists_dropped_ = 0;
 };
 
-/// A walk of one rank for each leaf of the tree, for any number of ranks; see collectives/fold.hpp.
+/// Runs a walk of one rank for each leaf of the tree, for any number of ranks; see
+/// collectives/fold.hpp.
 template <class Rounds>
 engine::Task<List> walk_tree(ListExchange& exchange, List mine, Rounds rounds) {
   const collectives::Tree tree(exchange.group().size());

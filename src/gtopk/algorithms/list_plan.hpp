@@ -1,4 +1,4 @@
-// Sparse, algorithms: what all ranks know of an exchange of lists before it begins.
+// Sparse, algorithms: what all ranks know about an exchange of lists before it begins.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace gtopk::sparse {
 
-/// What a selection adds to the message of a sum: how many entries and bytes it has, and its code,
-/// padded so that the next one is aligned.
+/// The part that a selection adds to the message of a sum: its numbers of entries and bytes,
+/// followed by its code, padded so that the next one is aligned.
 struct SelectionHeader {
   std::uint64_t entries = 0;
   std::uint64_t bytes = 0;
@@ -29,13 +29,14 @@ struct ListPlan {
   std::uint64_t k = 0;
   /// The most entries that one rank selects: k, or somewhat more with an approximate selector.
   std::uint64_t leaf = 0;
-  /// A node keeps the first k of its union (gTop-k), otherwise all of it (Top-k).
+  /// Whether a node keeps only the first k of its union (gTop-k); otherwise it keeps all of it
+  /// (Top-k).
   bool reselects = true;
-  /// A sum is sent as the selections in it if that takes fewer bytes.
+  /// Whether a sum is sent as the selections in it if that takes fewer bytes.
   bool forwards = false;
-  /// Lists count the ranks in each sum.
+  /// Whether lists count the ranks in each sum.
   bool counted = false;
-  /// Set if each block has its own k, of which `k` is the sum.
+  /// Set if each block has its own k; `k` is then their sum.
   Blocks blocks{};
   const Codec* codec = nullptr;
 
@@ -46,7 +47,7 @@ struct ListPlan {
     }
     return leaf > d / ranks ? d : leaf * ranks;
   }
-  /// The most bytes of its message.
+  /// The most bytes of such a list's message.
   [[nodiscard]] std::size_t message_bytes(std::uint64_t ranks) const;
 };
 

@@ -1,6 +1,7 @@
-// Sparse, algorithms: a permutation of [0, d) drawn from a seed, an element at a time and
-// without memory: a Feistel network (Luby and Rackoff, 1988) over the next even number of bits,
-// walked along its cycle until it is below d (Black and Rogaway, 2002). The same on every machine.
+// Sparse, algorithms: a permutation of [0, d) drawn from a seed, one element at a time and without
+// memory: a Feistel network (Luby and Rackoff, 1988) over the next even number of bits, walked
+// along its cycle until it is below d (Black and Rogaway, 2002). The permutation is the same on
+// every machine.
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@ namespace gtopk::sparse {
 
 class Permutation {
  public:
-  /// d >= 1.
+  /// Makes a permutation of [0, d); requires d >= 1.
   Permutation(std::uint64_t seed, std::uint64_t d)
       : d_(d), half_bits_((static_cast<unsigned>(std::bit_width(d - 1)) + 1) / 2) {
     for (std::size_t round = 0; round < kRounds; ++round) {

@@ -1,4 +1,4 @@
-// Sparse, algorithms: `exchange`: only the exchange, of entries that the caller selected.
+// Sparse, algorithms: `exchange`, which runs only the exchange of entries that the caller selected.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ void check_entries(std::string_view algorithm, std::uint64_t d, const Preselecte
   }
 }
 
-/// The errors that do not depend on a group.
+/// Resolves the call, and throws the errors that do not depend on a group.
 ResolvedCall resolve_preselected(const SparseCall& call, const Preselected& entries) {
   if (call.options.algorithm == kAuto) {
     throw Error(ErrorKind::kInvalidArgument, "exchange takes the name of an algorithm, not 'auto'");

@@ -17,7 +17,7 @@ using engine::Computation;
 using engine::GroupView;
 using engine::Task;
 
-/// k indices of [0, d), ascending.
+/// Draws k indices of [0, d), ascending.
 template <class Index>
 void draw(std::uint64_t seed, std::size_t d, std::size_t k, Index* indices) {
   if (d == 0) {

@@ -17,8 +17,9 @@
 namespace gtopk::sparse {
 namespace {
 
-/// The divisor of sums must be finite, for an average over any number of ranks. Otherwise results
-/// would be 0, and what was sent lost. A divisor that underflows makes results non-finite.
+/// Checks that the divisor of sums is finite for an average over any number of ranks. Otherwise
+/// results would be 0, and the values sent would be lost. A divisor that underflows makes results
+/// non-finite.
 void check_scale(const SparseCall& call) {
   constexpr double kMostRanks = 0x1p32;
   const double scale = call.options.scale;
@@ -70,7 +71,7 @@ std::string algorithms_without_reselection() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// Requires an algorithm whose whole sums have known contributors.
+/// Checks that the algorithm delivers whole sums with known contributors.
 void check_mean(const SparseCall& call, const ResolvedCall& resolved) {
   if (call.options.mean == MeanOver::kRanks) {
     return;
@@ -100,7 +101,7 @@ void check_wire(const ResolvedCall& resolved) {
   }
 }
 
-/// k of one rank's selection, whether given as k or as a density.
+/// The k of one rank's selection, whether it was given as k or as a density.
 std::uint64_t entries_wanted(const SparseCall& call, const ResolvedCall& resolved) {
   const SparseOptions& options = call.options;
   if (!resolved.algorithm->takes_k()) {

@@ -1,5 +1,6 @@
-// Sparse, algorithms: what follows from the arguments of a call: rows of the registries, sizes
-// of lists, what all ranks must agree on, and the capacity for its result. Pure functions.
+// Sparse, algorithms: what follows from the arguments of a call: rows of the registries, sizes of
+// lists, the arguments on which all ranks must agree, and the capacity for the result. These are
+// pure functions.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct ResolvedCall {
   const CodecRow* codec = nullptr;
   ListPlan lists;
 
-  /// The coder of values for an algorithm that sends them without indices; null: they are not
+  /// The coder of values for an algorithm that sends them without indices; null if they are not
   /// coded.
   [[nodiscard]] const BlockCoder* coder() const {
     return algorithm->coded == nullptr ? nullptr : codec->codec.blocks();
@@ -33,7 +34,8 @@ struct ResolvedCall {
   [[nodiscard]] bool selects_per_block() const {
     return algorithm->selects() && selector->per_block;
   }
-  /// The most entries of the result among this many ranks. One rank's selection is its result.
+  /// The most entries of the result among this many ranks. If there is only one rank, its selection
+  /// is the result.
   [[nodiscard]] std::uint64_t most_entries(std::uint32_t ranks) const {
     if (!algorithm->bounded) {
       return lists.entries_of(ranks);
@@ -42,17 +44,17 @@ struct ResolvedCall {
   }
 };
 
-/// Throws Error{kInvalidArgument} for an invalid call.
+/// Resolves a call. Throws Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] ResolvedCall resolve(const SparseCall& call);
-/// What all ranks must agree on. algorithm: its name in the call.
+/// The arguments on which all ranks must agree. `algorithm` is the name in the call.
 [[nodiscard]] Agreement agreement(const SparseCall& call, const ResolvedCall& resolved,
                                   std::string_view algorithm);
 [[nodiscard]] inline Agreement agreement(const SparseCall& call, const ResolvedCall& resolved) {
   return agreement(call, resolved, resolved.algorithm->name);
 }
 
-/// A check that throws Error{kInvalidArgument} if there is too little capacity to record the
-/// result.
+/// Returns a check that throws Error{kInvalidArgument} if there is too little capacity to record
+/// the result.
 [[nodiscard]] std::function<void(const GroupShape&)> check_of_capacity(const ResolvedCall& resolved,
                                                                        const Delivered& delivered);
 

@@ -1,5 +1,5 @@
-// Sparse, algorithms: `rs-ag`: regions reduced and re-selected, then gathered: O(k) on the
-// wire for any P.
+// Sparse, algorithms: `rs-ag`, which reduces and re-selects regions and then gathers them: O(k) on
+// the wire for any P.
 //
 // It belongs to the family of Ok-Topk (Li and Hoefler, PPoPP 2022: regions balanced by the
 // positions of the ranks' entries) and SparDL (Zhao et al., ICDE 2024, arXiv 2304.00737: every
@@ -18,7 +18,8 @@ namespace {
 using collectives::Tree;
 using engine::Task;
 
-/// A region has at least one entry: with fewer than p of them, the last rounds merge as in gtopk.
+/// The number of rounds that split. A region has at least one entry; with fewer than p entries, the
+/// last rounds merge as in gtopk.
 std::uint32_t splits_for(std::uint64_t k, const Tree& tree) {
   return std::min(tree.rounds(), k == 0 ? 0 : static_cast<std::uint32_t>(std::bit_width(k)) - 1);
 }
@@ -31,8 +32,8 @@ Task<List> rs_ag_rounds(ListExchange& exchange, const Tree& tree, std::uint32_t 
   step += tree.rounds();
   RegionWalk walk(exchange, tree, regions);
 
-  // Reduce-scatter: after round t a node's region is half as wide, and it keeps what its regions
-  // may hold.
+  // Reduce-scatter: after round t a node's range is half as wide, and it keeps as many entries as
+  // its regions may hold.
   std::uint32_t round = 0;
   for (; round < splits; ++round, ++step) {
     Task<List> halving = walk.halve(mine, round, step, 1);
@@ -41,7 +42,7 @@ Task<List> rs_ag_rounds(ListExchange& exchange, const Tree& tree, std::uint32_t 
   for (; round < tree.rounds(); ++round, ++step) {
     Task<List> swapping = exchange.swap(tree.partner(rank, round), {step, step}, mine, 1);
     const List theirs = co_await swapping;
-    // The leaves of this node with the same region, the lowest first.
+    // These are the leaves of this node with the same region, lowest first.
     const std::uint32_t region_bits = (1U << splits) - 1;
     const std::uint32_t lowest =
         ((tree.leaf(rank) >> (round + 1)) << (round + 1)) | (tree.leaf(rank) & region_bits);
@@ -60,7 +61,7 @@ Task<List> reduced_by_regions(ListExchange& exchange, List mine) {
   return walk_tree(exchange, mine, rs_ag_rounds);
 }
 
-/// Balanced regions: a leaf sends half of what it has, and later gathers it.
+/// The cost, assuming balanced regions: a leaf sends half of what it has, and later gathers it.
 void rs_ag_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Tree& tree = path.tree();
@@ -70,7 +71,7 @@ void rs_ag_cost(CriticalPath& path) {
     path.node(k, path.routes().fold());
   }
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
-    // The cuts.
+    // Ranks agree on the cuts.
     path.message(sizeof(std::uint64_t) * ((1ULL << splits) - 1), path.routes().swap(round));
   }
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {

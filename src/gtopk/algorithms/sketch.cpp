@@ -1,6 +1,6 @@
 // Sparse, algorithms: `sketch`, SketchedSGD (Ivkin et al., arXiv 1903.04488) without its
 // server. Count-sketches of acc are summed over the ranks, every rank finds the same heaviest
-// elements in the sum, and a second round sums acc at these. No indices travel.
+// elements in the sum, and a second round sums acc at these elements. No indices travel.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -28,9 +28,10 @@ using engine::ExternalWork;
 using engine::GroupView;
 using engine::Task;
 
-/// c / k, as CommEfficient, the authors' later code, starts with: 500,000 columns for k = 50,000.
+/// The ratio c / k. CommEfficient, the authors' later code, starts with 500,000 columns for k =
+/// 50,000.
 constexpr std::uint64_t kColumnsPerEntry = 10;
-/// p2: the exact values of p2 k elements are summed; chosen by measurement.
+/// The paper's p2: the exact values of p2 k elements are summed. It was chosen by measurement.
 constexpr std::uint64_t kHeavyPerEntry = 8;
 
 /// Whether both rounds together send less than all of acc.
@@ -44,7 +45,7 @@ bool all_finite(std::span<const Value> values) {
       values, [](Value value) { return is_finite_key<Value>(magnitude_key(value)); });
 }
 
-/// The key of the largest |acc|; not finite if any acc is not.
+/// The key of the largest |acc|; it is not finite if any acc is not.
 template <class T>
 Key<Accumulation<T>> largest_key(const SparseCall& call) {
   using Value = Accumulation<T>;
@@ -58,7 +59,8 @@ Key<Accumulation<T>> largest_key(const SparseCall& call) {
   return largest;
 }
 
-/// The sketch of acc; all NaN if any acc is not finite. `numbers`: as many cells, for the sums.
+/// Computes the sketch of acc; all cells are NaN if any acc is not finite. `numbers` has as many
+/// cells, for the sums.
 template <class T>
 void accumulate_sketch(const SparseCall& call, const CountSketch& sketch,
                        std::span<std::uint64_t> numbers, std::span<Accumulation<T>> cells) {
@@ -83,11 +85,11 @@ void accumulate_sketch(const SparseCall& call, const CountSketch& sketch,
   });
 }
 
-/// The two halves of the algorithm that read acc or visit all elements; on the CPU, or on the
-/// device that has acc.
+/// The two halves of the algorithm that read acc or visit all elements. They run on the CPU, or on
+/// the device that has acc.
 class Sketcher {
  public:
-  /// `most`: the heaviest elements to find.
+  /// `most` is the number of heaviest elements to find.
   Sketcher(GroupView& group, const SparseCall& call, std::size_t most)
       : group_(group),
         call_(call),
@@ -101,12 +103,12 @@ class Sketcher {
   /// This rank's cells, then their sums over the ranks.
   [[nodiscard]] void* cells() const { return cells_; }
   [[nodiscard]] std::size_t cell_count() const { return sketch_.cells(); }
-  /// The heaviest elements, in index order, and acc there.
+  /// The heaviest elements in index order, with acc as values.
   [[nodiscard]] const List& heaviest() const { return heaviest_; }
 
   Task<void> sketch() {
     if (call_.device) {
-      co_return;  // the cells are already there
+      co_return;  // the device has already written the cells
     }
     const std::span<std::byte> memory = group_.buffer(cell_count() * sizeof(std::uint64_t));
     const std::span numbers(reinterpret_cast<std::uint64_t*>(memory.data()), cell_count());
@@ -118,8 +120,9 @@ class Sketcher {
     co_await sketching;
   }
 
-  /// Finds them from the summed cells. There are always as many values, so ranks cannot disagree on
-  /// the number: NaN if a cell is not finite, and zeros after what is found.
+  /// Finds the heaviest elements from the summed cells. The number of values is always the same, so
+  /// ranks cannot disagree on it: they are NaN if a cell is not finite, and zeros follow the
+  /// elements that are found.
   Task<void> find() {
     bool finite = false;
     std::size_t found = 0;
@@ -172,11 +175,11 @@ class Sketcher {
   List heaviest_;
 };
 
-/// The first k of the sums at the heaviest elements.
+/// Selects the first k of the sums at the heaviest elements.
 List delivered_of(EntryType type, const List& heaviest, const List& output) {
   const List result = largest_of(type, heaviest.values, heaviest.size, output);
   visit_entry(type, [&]<class Value, class Index>() {
-    // Positions among the heaviest, which ascend with their indices.
+    // Selected positions among the heaviest elements ascend with their indices.
     const auto from = heaviest.entries<Value, Index>();
     auto* const indices = result.output<Value, Index>().indices;
     std::transform(indices, indices + result.size, indices,

@@ -13,7 +13,7 @@
 
 namespace gtopk::sparse {
 
-/// Arrives once; a call that is destroyed before it arrives counts as not happened.
+/// A place that arrives once. A call that is destroyed before it arrives counts as not happened.
 class StepGate {
  public:
   explicit StepGate(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}
@@ -36,7 +36,7 @@ class StepGate {
   bool arrived_ = false;
 };
 
-/// Releases the place at the end of the scope. Null: there is no gate.
+/// Releases the place at the end of the scope. Null means that there is no gate.
 class GiveUpGate {
  public:
   explicit GiveUpGate(StepGate* place) : place_(place) {}
@@ -54,9 +54,9 @@ class GiveUpGate {
   StepGate* place_;
 };
 
-/// The end of a call on this many elements. decide(): whether its own part was finite on every
-/// rank; finish(happened) writes the result, or NaN. Both are one sweep if there is no gate between
-/// them. Pass them by std::ref(): a copy allocates memory if they capture much.
+/// Ends a call on this many elements. decide() returns whether the call's own part was finite on
+/// every rank; finish(happened) writes the result, or NaN. If there is no gate between them, both
+/// are one sweep. Pass them by std::ref(): a copy allocates memory if they capture much.
 engine::Task<void> settle(engine::GroupView& group, StepGate* place, std::uint64_t elements,
                           std::function<bool()> decide, std::function<void(bool)> finish);
 

@@ -1,6 +1,6 @@
-// Sparse, algorithms: `true-topk`, a control: the exact top k of the sum of all acc, which
-// every sparse all-reduce approximates, at the cost of `dense`. (SketchedSGD's trueTopk, Ivkin et
-// al., NeurIPS 2019.) Delivered elements are cleared from residuals; the rest stays.
+// Sparse, algorithms: `true-topk`, a control: the exact top k of the sum of all acc, which every
+// sparse all-reduce approximates, at the cost of `dense`. It is SketchedSGD's trueTopk (Ivkin et
+// al., NeurIPS 2019). Delivered elements are cleared from residuals; the rest stays.
 #include <algorithm>
 #include <functional>
 

@@ -1,6 +1,5 @@
-// Sparse, algorithms: finds what is heavy in a count-sketch: the elements whose estimates come
-// first in the selection order. Estimates are computed one stretch at a time; the d of them are
-// never stored.
+// Sparse, algorithms: finds the heavy elements of a count-sketch, whose estimates come first in the
+// selection order. Estimates are computed one stretch at a time; all d of them are never stored.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +14,8 @@
 
 namespace gtopk::sparse {
 
-/// Finds the first `most` >= 1 of d, ascending by index, with their estimates; fewer if fewer
-/// estimates are nonzero. Cells are finite. Returns the number found.
+/// Finds the first `most` >= 1 of d elements, ascending by index, with their estimates, or fewer if
+/// fewer estimates are nonzero. Cells must be finite. Returns the number found.
 template <class Value, class Index>
 [[nodiscard]] std::size_t unsketch(const CountSketch& sketch, const Value* cells, std::size_t d,
                                    std::size_t most, EntriesOut<Value, Index> heaviest,

@@ -1,10 +1,10 @@
-// Sparse, device: the selections `gaussian` and `sampled` (select/gaussian.cpp, sampled.cpp):
-// they start from a threshold found from moments or a sample, and correct it by counting what
-// reaches it. Then either the cut is known, or the first entries are found as in an exact
+// Sparse, device: the selections `gaussian` and `sampled` (select/gaussian.cpp, sampled.cpp): they
+// start from a threshold found from moments or a sample, and correct it by counting the elements
+// that reach it. Then either the cut is known, or the first entries are found as in an exact
 // selection, from the same candidates (select.hpp).
 //
-// All thresholds that may be tried are known once the first is, so one launch counts what reaches
-// each, and the block that ends last corrects as often as it has to.
+// All thresholds that may be tried are known once the first is known, so one launch counts the
+// elements that reach each, and the block that ends last makes as many corrections as needed.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,14 @@ namespace gtopk::sparse::device {
 /// The state of a search for a threshold, in the device's memory.
 struct Search {
   double threshold = 0;
-  /// Whether as many elements reach it as should.
+  /// Whether the number of elements that reach the threshold is within bounds.
   std::uint32_t within = 0;
 };
 
-/// The keys that reach the thresholds to which corrections may lead, upwards: for each way of up to
-/// `times` corrections one, and one that no element reaches. A correction depends on how many
-/// elements reach the last threshold, and so all that may be counted is known beforehand.
+/// The keys of the thresholds to which corrections may lead, in ascending order: one for each
+/// sequence of up to `times` corrections, and one that no element reaches. A correction depends
+/// only on how many elements reach the last threshold, so all thresholds that may be counted are
+/// known beforehand.
 template <class Value>
 struct Thresholds {
   Key<Value>* keys = nullptr;
@@ -41,7 +42,7 @@ struct Thresholds {
   [[nodiscard]] static constexpr unsigned count_of(const Correction& correction) {
     return 2U << static_cast<unsigned>(correction.times);
   }
-  /// How many are less than `key`.
+  /// Returns how many of the keys are less than `key`.
   [[nodiscard]] GTOPK_HOST_DEVICE unsigned below(Key<Value> key) const {
     unsigned less = 0;
     for (unsigned step = count / 2; step != 0; step /= 2) {
@@ -51,7 +52,7 @@ struct Thresholds {
   }
 };
 
-/// Finds all thresholds, once the first is known. Runs as one block.
+/// Finds all thresholds once the first is known. Runs as one block.
 template <class Value>
 struct ListThresholds {
   struct Shared {
@@ -65,7 +66,8 @@ struct ListThresholds {
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
     block.each([&](unsigned thread) {
-      // Below its highest bit, the bits of a number are a way: where one is set, it goes up.
+      // Below its highest bit, the bits of `way` encode a sequence of corrections: a set bit is a
+      // correction upwards.
       for (unsigned way = thread; way < list.count; way += kThreads) {
         double threshold = search->threshold;
         for (unsigned bit = list.count / 4; bit != 0; bit /= 2) {
@@ -85,7 +87,8 @@ struct ListThresholds {
   }
 };
 
-/// Gives a key's bin by its first digit, and another, behind those, by the thresholds it reaches.
+/// Returns a key's bin by its first digit, and a second bin, behind the first ones, by the
+/// thresholds that it reaches.
 template <class Value>
 struct ByThresholds {
   static constexpr unsigned kCount = 2 * kBins;
@@ -102,10 +105,10 @@ struct ByThresholds {
   }
 };
 
-/// Corrects the threshold by what was counted, and says how many entries are kept: those that reach
-/// it, or the first `most` of them; the first k of all if none does, as a rank that found nothing
-/// might never find anything again, or, if k is the alternative, if not as many do as should. Runs
-/// as one block.
+/// Corrects the threshold by the counts, and determines how many entries are kept: those that reach
+/// it, or the first `most` of them. It keeps the first k of all if none reaches it, because a rank
+/// that found nothing might never find anything again, or, if k is the alternative, if the number
+/// that reaches it is out of bounds. Runs as one block.
 template <class Value>
 struct CorrectThreshold {
   struct Shared {
@@ -116,7 +119,7 @@ struct CorrectThreshold {
 
   Search* search;
   Thresholds<Value> list;
-  std::uint64_t* reaching;  // how many elements reach that many thresholds
+  std::uint64_t* reaching;  // how many elements reach each number of thresholds
   Correction correction;
   std::uint64_t k;
   std::uint64_t most;
@@ -143,8 +146,9 @@ struct CorrectThreshold {
   }
 
  private:
-  // Candidates are all that reach some key, and more than `most`. If they are what was counted, too
-  // few are counted for thresholds below that key, but too many to make a difference.
+  // The candidates are all elements that reach some key, and there are more than `most`. If only
+  // candidates were counted, the counts for thresholds below that key are too low, but still large
+  // enough not to matter.
   GTOPK_HOST_DEVICE void correct(const Thresholds<Value>& known, std::uint64_t all,
                                  Cutoff<Value> cut) const {
     Search now = *search;
@@ -165,7 +169,7 @@ struct CorrectThreshold {
       cut.key = 0;
       cut.left = takes_k ? k : most;
     } else {
-      --cut.key;  // larger keys are kept
+      --cut.key;  // so that larger keys are kept
       cut.left = 0;
       cut.searching = 0;
     }
@@ -186,8 +190,8 @@ struct SumChunks {
 
   Pieces<T> acc;
   std::uint64_t d;
-  double* sums;     // of each chunk
-  double* squares;  // likewise
+  double* sums;     // sum of each chunk
+  double* squares;  // sum of squares of each chunk
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
@@ -309,7 +313,7 @@ struct SearchWorkspace {
   double* sums = nullptr;
   double* squares = nullptr;
 
-  /// `candidates`: the capacity for those.
+  /// `candidates` is the capacity for candidates.
   static SearchWorkspace in(Arena& arena, std::uint64_t tiles, std::uint64_t d,
                             const SelectionRule& rule, std::uint64_t candidates) {
     SearchWorkspace workspace;
@@ -330,8 +334,8 @@ struct SearchWorkspace {
 };
 static_assert(Thresholds<float>::count_of(kSampledCorrection) <= kBins);
 
-/// Launches the kernels that count what reaches the thresholds, correct the first, and write the
-/// entries; `then`, a kernel of one block, runs once the cut is known.
+/// Launches the kernels that count the elements that reach the thresholds, correct the first
+/// threshold, and write the entries. `then`, a kernel of one block, runs once the cut is known.
 template <class T, class Executor, class Then = Nothing>
 void select_reaching(Executor& executor, const Pieces<T>& acc, const SelectionRule& rule,
                      const Correction& correction,

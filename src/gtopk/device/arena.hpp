@@ -1,11 +1,11 @@
-// Sparse, device: divides one block of memory among several uses. It knows none of them.
+// Sparse, device: divides one block of memory among several uses, which it does not know.
 #pragma once
 
 #include <cstddef>
 
 namespace gtopk::sparse::device {
 
-/// Allocates parts from an address on, aligned as those of cudaMalloc are; from null it only
+/// Allocates parts from an address on, aligned like memory from cudaMalloc. From null, it only
 /// measures.
 class Arena {
  public:

@@ -6,10 +6,10 @@
 //
 //     block.each([&](unsigned thread) { … });   // every thread runs it before any goes on
 //
-// Code between phases is run alike by every thread. It sees arguments and local variables; it must
-// use block.read() for memory that threads write. A thread keeps nothing from phase to phase except
-// in shared memory. So a block on the CPU needs no threads and no barriers, and the order in which
-// it runs the threads of a phase must not matter.
+// Every thread runs the code between phases in the same way. This code sees arguments and local
+// variables; it must use block.read() for memory that threads write. A thread keeps nothing from
+// phase to phase except in shared memory. So a block on the CPU needs no threads and no barriers,
+// and the order in which it runs the threads of a phase must not matter.
 #pragma once
 
 #include <bit>
@@ -20,7 +20,7 @@
 
 namespace gtopk::sparse::device {
 
-/// Threads of a block.
+/// The number of threads of a block.
 inline constexpr unsigned kThreads = 256;
 /// The most elements that a block handles at a time.
 inline constexpr unsigned kTile = 4096;
@@ -56,7 +56,7 @@ template <unsigned Size>
 #endif
 }
 
-/// Atomic across threads and blocks; returns the previous value.
+/// Adds to a number, atomically across threads and blocks; returns the previous value.
 GTOPK_HOST_DEVICE inline std::uint32_t add(std::uint32_t& number, std::uint32_t more) {
 #ifdef __CUDA_ARCH__
   return atomicAdd(&number, more);
@@ -75,7 +75,7 @@ GTOPK_HOST_DEVICE inline std::uint64_t add(std::uint64_t& number, std::uint64_t 
 #endif
 }
 
-/// Raises `number` to at least `to`. Atomic across threads and blocks.
+/// Raises `number` to at least `to`. The update is atomic across threads and blocks.
 GTOPK_HOST_DEVICE inline void raise(std::uint64_t& number, std::uint64_t to) {
 #ifdef __CUDA_ARCH__
   atomicMax(reinterpret_cast<unsigned long long*>(&number), static_cast<unsigned long long>(to));
@@ -87,8 +87,8 @@ GTOPK_HOST_DEVICE inline void raise(std::uint64_t& number, std::uint64_t to) {
 #endif
 }
 
-/// Called by all threads of a block in the same phase: adds up what they have. A GPU does so warp
-/// by warp, as threads that add to the same number take turns.
+/// Called by all threads of a block in the same phase: adds up their numbers. A GPU does this warp
+/// by warp, because threads that add to the same number take turns.
 GTOPK_HOST_DEVICE inline void add_by_all(std::uint32_t& number, std::uint32_t more) {
 #ifdef __CUDA_ARCH__
   const std::uint32_t sum = __reduce_add_sync(0xFFFFFFFFU, more);
@@ -123,7 +123,7 @@ GTOPK_HOST_DEVICE inline void set_bits(std::uint32_t& word, std::uint32_t bits) 
 #endif
 }
 
-/// Clears a flag, which other threads and blocks may do at the same time.
+/// Clears a flag; other threads and blocks may do the same at the same time.
 template <class Flag>
 GTOPK_HOST_DEVICE void clear(Flag& flag) {
 #ifdef __CUDA_ARCH__
@@ -144,8 +144,8 @@ GTOPK_HOST_DEVICE void each_of(Block& block, std::uint64_t count, Visit visit) {
   });
 }
 
-/// What each_loaded() loads ahead. A kernel that would need more registers than a thread has, and
-/// spill, loads less.
+/// The bytes that each_loaded() loads ahead. A kernel that would otherwise need more registers than
+/// a thread has, and spill, loads less.
 inline constexpr unsigned kUsualBytes = 32;
 inline constexpr unsigned kFewerBytes = 16;
 inline constexpr unsigned kFewestBytes = 8;
@@ -154,8 +154,8 @@ inline constexpr unsigned kFewestBytes = 8;
 /// first of them is visited: the compiler cannot move a load ahead of a visit that may write, so
 /// each load would wait for the one before it. For the same reason no load is behind a branch: in
 /// place of elements beyond the end, a thread loads its last element again. A thread loads only
-/// elements that it visits, since other threads may already write theirs, and they do not descend.
-/// `Bytes`: the size of what is loaded ahead.
+/// elements that it visits, because other threads may already write theirs, and their numbers do
+/// not descend. `Bytes` is the size of what is loaded ahead.
 template <unsigned Bytes = kUsualBytes, class Load, class Visit>
 GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Visit visit) {
   using Loaded = decltype(load(std::size_t{thread}));
@@ -163,7 +163,7 @@ GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Vi
   unsigned first = thread;
   for (; first + (kAhead - 1) * kThreads < size; first += kAhead * kThreads) {
     Loaded loaded[kAhead];
-    const std::size_t from = first;  // so that the offset added to it can be part of an instruction
+    const std::size_t from = first;  // so that its offset can be part of an instruction
     for (unsigned j = 0; j < kAhead; ++j) {
       loaded[j] = load(from + std::size_t{j} * kThreads);
     }
@@ -187,8 +187,8 @@ GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Vi
   }
 }
 
-/// Replaces numbers[i] with the sum of those before it, for i < Size, and returns the sum of all.
-/// `spare` is as long as `numbers`; both are in shared memory.
+/// Replaces numbers[i] with the sum of the numbers before it, for i < Size, and returns the sum of
+/// all. `spare` is as long as `numbers`; both are in shared memory.
 template <unsigned Size, class Block, class Number>
 GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spare) {
   constexpr unsigned kRun = 8;
@@ -230,9 +230,9 @@ GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spar
   return block.read(spare[kRuns]);
 }
 
-/// Replaces each of numbers[0, count), in the device's memory, with the sum of those before it;
-/// sets numbers[count] to the sum of all, and returns it. Runs as one block, whose threads each add
-/// up a run.
+/// Replaces each of numbers[0, count), in the device's memory, with the sum of the numbers before
+/// it; sets numbers[count] to the sum of all, and returns it. Runs as one block, whose threads each
+/// add up a run.
 template <class Block, class Shared, class Number>
 GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers,
                                 std::uint64_t count) {
@@ -259,7 +259,7 @@ GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers,
   return all;
 }
 
-/// Sorts keys in shared memory, upwards. Their number is a power of two (bitonic sort).
+/// Sorts keys in shared memory in ascending order. Their number is a power of two (bitonic sort).
 template <class Block, class Key>
 GTOPK_HOST_DEVICE void sort(Block& block, Key* keys, unsigned count) {
   for (unsigned run = 2; run <= count; run *= 2) {
@@ -279,7 +279,7 @@ GTOPK_HOST_DEVICE void sort(Block& block, Key* keys, unsigned count) {
 }
 
 /// Marks elements of a tile, and counts the marked ones before each, so that they are written in
-/// the order of the index. Lives in shared memory.
+/// index order. It lives in shared memory.
 struct Marks {
   static constexpr unsigned kWords = kTile / 32;
 
@@ -298,7 +298,7 @@ struct Marks {
   [[nodiscard]] GTOPK_HOST_DEVICE bool has(unsigned element) const {
     return ((words[element / 32] >> (element % 32)) & 1U) != 0;
   }
-  /// Returns how many are marked. Called between phases.
+  /// Returns how many elements are marked. Must be called between phases.
   template <class Block>
   GTOPK_HOST_DEVICE std::uint32_t count(Block& block) {
     block.each([this](unsigned thread) {
@@ -308,7 +308,7 @@ struct Marks {
     });
     return sums_before<kWords>(block, before, spare);
   }
-  /// How many elements before `element` are marked; count() must have been called.
+  /// Returns how many elements before `element` are marked; count() must have been called.
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint32_t rank(unsigned element) const {
     const std::uint32_t below = (std::uint32_t{1} << (element % 32)) - 1;
     return before[element / 32] + count_bits(words[element / 32] & below);

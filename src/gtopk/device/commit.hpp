@@ -25,13 +25,13 @@ struct Absorb {
 
   Pieces<T> acc;
   const std::uint64_t* did_happen;
-  /// May be null. If its value is not 0, nothing is done.
+  /// May be null. If its value is not 0, the kernel does nothing.
   const std::uint64_t* unless = nullptr;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
     block.each([&](unsigned thread) {
-      if (thread == 0) {  // from the host's memory
+      if (thread == 0) {  // reads host memory
         shared.did_happen = *did_happen;
         shared.not_at_all = unless == nullptr ? 0 : *unless;
       }
@@ -61,7 +61,7 @@ struct Absorb {
   }
 };
 
-/// Clears residual and momentum where something was sent, and delivers the result.
+/// Clears residual and momentum at indices that were sent, and delivers the result.
 template <class T>
 struct ClearAndDeliver {
   using Value = Accumulation<T>;
@@ -110,8 +110,8 @@ struct ClearAndDeliver {
   }
 };
 
-/// Adds what nodes dropped to the residual. One thread adds everything that comes back at one
-/// index, in the order of the lists.
+/// Adds entries that nodes dropped to the residual. One thread adds all entries of one index, in
+/// the order of the lists.
 template <class T>
 struct PutBackDropped {
   using Value = Accumulation<T>;
@@ -150,9 +150,9 @@ struct PutBackDropped {
   }
 };
 
-/// Launches a whole commit: what sparse::commit() and mask() do (residual/commit.hpp), or
-/// fill_nan(). Nothing is done if `unless` points to a value other than 0; the counts must then say
-/// that the step did not happen.
+/// Launches a whole commit, which does the same as sparse::commit() and mask()
+/// (residual/commit.hpp), or as fill_nan(). Nothing is done if `unless` points to a value other
+/// than 0; the counts must then say that the step did not happen.
 template <class T, class Executor>
 void commit(Executor& executor, const Pieces<T>& acc, Accumulation<T>* momentum,
             const Edits<Accumulation<T>, Index>& edits, const EditCounts* counts,

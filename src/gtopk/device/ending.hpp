@@ -1,6 +1,6 @@
-// Sparse, device: several kernels in one launch. Most steps are a sweep by many blocks, after
-// which one block adds up what they counted. The block that ends last does this: it sees what all
-// have written, so no launch of its own is needed.
+// Sparse, device: several kernels in one launch. Most steps are a sweep by many blocks, after which
+// one block adds up their counts. The block that ends last does this: it sees what all blocks have
+// written, so no further launch is needed.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace gtopk::sparse::device {
 
-/// Shared memory of two kernels, one after the other.
+/// The shared memory of two kernels that run one after the other.
 template <class First, class Second>
 union SharedInTurn {
   typename First::Shared first;
   typename Second::Shared second;
 };
 
-/// Runs `first`, then `second`: in one block, or in many if `second` needs nothing that other
-/// blocks do in `first`.
+/// Runs `first` and then `second`, in one block, or in many if `second` does not depend on what
+/// other blocks do in `first`.
 template <class First, class Second>
 struct InTurn {
   using Shared = SharedInTurn<First, Second>;
@@ -54,7 +54,7 @@ struct WithLast {
   }
 };
 
-/// Takes the place of a kernel of one block, and does nothing.
+/// A kernel of one block that does nothing.
 struct Nothing {
   struct Shared {};
 
@@ -62,14 +62,14 @@ struct Nothing {
   GTOPK_HOST_DEVICE void operator()(Block& /*block*/, Shared& /*shared*/) const {}
 };
 
-/// The number of blocks for a launch over this many parts: no more than parts, as each block costs
-/// time.
+/// The number of blocks for a launch over this many parts: at most the number of parts, because
+/// each block costs time.
 template <class Executor>
 [[nodiscard]] std::uint64_t blocks_for(const Executor& executor, std::uint64_t parts) {
   return least<std::uint64_t>(executor.wide(), parts == 0 ? 1 : parts);
 }
 
-/// What one launch may do: `wide`, which goes over this many parts, with `last` after it.
+/// The work of one launch: `wide`, which goes over this many parts, and `last` after it.
 template <class Wide, class Last>
 struct Step {
   std::uint64_t parts;
@@ -77,7 +77,7 @@ struct Step {
   Last last;
 };
 
-/// Two steps in one launch, neither of which needs the other.
+/// Combines two independent steps in one launch.
 template <class Wide, class Last, class OtherWide, class OtherLast>
 [[nodiscard]] auto both(const Step<Wide, Last>& one, const Step<OtherWide, OtherLast>& other) {
   return Step{one.parts < other.parts ? other.parts : one.parts, InTurn{one.wide, other.wide},

@@ -1,8 +1,8 @@
 // Sparse, device: the k-th key of a source in the selection order.
 //
-// A histogram of the keys' highest bits tells which bin the key is in; the next histogram looks
-// into that bin, and so on until the key is known. The host decides nothing: all launches are
-// enqueued at once, and those with nothing to do return.
+// A histogram of the keys' highest bits shows in which bin the key is; the next histogram covers
+// that bin, and so on until the key is known. The host decides nothing: all launches are enqueued
+// at once, and launches with nothing to do return.
 //
 // A source may be one of several: with_source(use) calls use(source) with the actual one, so that
 // `use` needs no branch. The actual source has loose_tiles() and open_loose(tile), which returns a
@@ -20,28 +20,29 @@
 
 namespace gtopk::sparse::device {
 
-/// Where entries are taken from.
+/// The source from which entries are taken.
 enum class Route : std::uint32_t { kNowhere, kAll, kCandidates };
 
 /// What is known about the k-th key, in the device's memory.
 template <class Value>
 struct Cutoff {
   Key<Value> key = 0;
-  /// Whether lower bits of the key are still to be found.
+  /// Whether lower bits of the key have yet to be found.
   std::uint32_t searching = 0;
-  /// 0: an element was NaN or infinite.
+  /// 0 if an element was NaN or infinite.
   std::uint32_t finite = 1;
   Route route = Route::kNowhere;
-  /// How many of the entries with that key are kept, the lowest indices first.
+  /// How many of the entries with that key are kept; the lowest indices come first.
   std::uint64_t left = 0;
-  /// The key that the candidates of a sweep reach (0: there was no sweep), and how many there were.
+  /// The key that the candidates of a sweep reach (0 if there was no sweep), and the number of
+  /// candidates.
   Key<Value> reached = 0;
   std::uint32_t candidates = 0;
 };
 
 inline constexpr unsigned kDigitBits = 11;
 inline constexpr unsigned kBins = 1U << kDigitBits;
-/// With those of a second way to count the same entries, and a sum.
+/// The number of all bins, including those of a second way to count the same entries, and a sum.
 inline constexpr unsigned kAllBins = 2 * kBins + 1;
 
 /// Divides the bits of a key into digits, from the highest on.
@@ -50,7 +51,7 @@ struct Digits {
   static constexpr unsigned kBits = 8 * sizeof(Value) - 1;
   static constexpr unsigned kLevels = (kBits + kDigitBits - 1) / kDigitBits;
 
-  /// How many bits are below the digit.
+  /// The number of bits below the digit.
   [[nodiscard]] GTOPK_HOST_DEVICE static constexpr unsigned shift(unsigned level) {
     const unsigned above = kDigitBits * (level + 1);
     return above < kBits ? kBits - above : 0;
@@ -62,7 +63,7 @@ struct Digits {
     const Key<Value> mask = (Key<Value>{1} << (shift_before(level) - shift(level))) - 1;
     return static_cast<unsigned>((key >> shift(level)) & mask);
   }
-  /// Whether the digits above this level equal those of `known`.
+  /// Whether the digits above this level equal the digits of `known`.
   [[nodiscard]] GTOPK_HOST_DEVICE static constexpr bool agrees(Key<Value> key, Key<Value> known,
                                                                unsigned level) {
     return (key >> shift_before(level)) == (known >> shift_before(level));
@@ -85,7 +86,7 @@ struct KeyWorkspace {
   }
 };
 
-/// Runs before anything else, as one block.
+/// Initialises the search. Runs first, as one block.
 template <class Value>
 struct BeginSearch {
   struct Shared {};
@@ -117,8 +118,8 @@ template <class Value>
   return first;
 }
 
-/// Gives a key's bin by one of its digits. A zero has none, nor has a key whose digits above that
-/// one are not those of the key that is looked for.
+/// Gives a key's bin by one of its digits. A zero has no bin. A key whose higher digits differ from
+/// the digits of the wanted key has no bin either.
 template <class Value>
 struct ByDigit {
   static constexpr unsigned kCount = kBins;
@@ -142,7 +143,7 @@ struct Histogram {
 
   Source source;
   Cutoff<Value>* cutoff;
-  std::uint64_t* bins;  // By::kCount, zeros
+  std::uint64_t* bins;  // By::kCount numbers, initially zeros
   By by;
 
   template <class Block>
@@ -197,7 +198,7 @@ struct PickDigit {
   };
 
   Cutoff<Value>* cutoff;
-  std::uint64_t* bins;  // zeros again afterwards
+  std::uint64_t* bins;  // are zeros again afterwards
   unsigned level;
 
   template <class Block>
@@ -207,7 +208,7 @@ struct PickDigit {
     if (before.searching == 0) {
       return;
     }
-    // The threads take the bins in order, from the highest bin down.
+    // The threads take the bins in descending order.
     block.each([&](unsigned thread) {
       shared.sums[thread] = 0;
       for (unsigned i = 0; i < kEach; ++i) {
@@ -256,7 +257,8 @@ struct PickDigit {
   }
 };
 
-/// The search for one digit of the key; `then`, a kernel of one block, follows it.
+/// Makes the step that searches for one digit of the key; `then`, a kernel of one block, follows
+/// it.
 template <class Source, class Value, class Then = Nothing>
 [[nodiscard]] auto find_digit(const Source& source, const KeyWorkspace<Value>& workspace,
                               unsigned level, const Then& then = {}) {

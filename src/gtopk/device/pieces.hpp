@@ -1,5 +1,5 @@
-// Sparse, device: a vector in several pieces of a device's memory, cut into tiles that each
-// lie in one piece. It corresponds to `value/segments.hpp` on the CPU. It knows no kernel.
+// Sparse, device: a vector in several pieces of a device's memory, cut into tiles that each lie in
+// one piece. It corresponds to `value/segments.hpp` on the CPU. It does not depend on kernels.
 #pragma once
 
 #include <cstddef>
@@ -11,27 +11,27 @@
 
 namespace gtopk::sparse::device {
 
-/// The index of an element in lists. Devices take no vectors of 2^32 elements or more.
+/// The type of an element's index in lists. Devices take no vectors of 2^32 elements or more.
 using Index = std::uint32_t;
 
 /// Elements [begin, begin + size) of the vector.
 template <class T>
 struct Piece {
   T* tensor = nullptr;
-  /// Residual of the same elements; null: zeros.
+  /// The residual of the same elements; null means zeros.
   Accumulation<T>* residual = nullptr;
   std::uint64_t begin = 0;
   std::uint64_t size = 0;
-  /// The number of its first tile.
+  /// The number of the piece's first tile.
   std::uint64_t first_tile = 0;
 
-  /// acc of its element `at`.
+  /// Returns acc of the piece's element `at`.
   [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(std::uint64_t at) const {
     return accumulate_one(tensor[at], residual == nullptr ? Accumulation<T>{0} : residual[at]);
   }
 };
 
-/// A tile, and where its elements are.
+/// A tile and the location of its elements.
 template <class T>
 struct Stretch {
   T* tensor = nullptr;
@@ -42,7 +42,7 @@ struct Stretch {
   [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(std::size_t i) const {
     return accumulate_one(tensor[i], residual == nullptr ? Accumulation<T>{0} : residual[i]);
   }
-  /// value() and index() make it a view of a source (refine.hpp).
+  /// value() and index() make the tile a view of a source (refine.hpp).
   [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> value(std::size_t i) const { return acc(i); }
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t index(unsigned i) const { return begin + i; }
 };
@@ -68,7 +68,7 @@ struct Pieces {
   }
 
  private:
-  /// The last piece for which `holds` is true; it must be true for the first.
+  /// Returns the last piece for which `holds` is true; it must be true for the first piece.
   template <class Holds>
   [[nodiscard]] GTOPK_HOST_DEVICE const Piece<T>& last(Holds holds) const {
     std::uint32_t low = 0;
@@ -95,7 +95,7 @@ class Run {
   }
 
   [[nodiscard]] GTOPK_HOST_DEVICE unsigned size() const { return size_; }
-  /// Calls use(elements); elements.acc(i) may then be called for i that do not descend. Mostly the
+  /// Calls use(elements); elements.acc(i) may then be called for i that do not descend. Usually the
   /// elements are part of one piece, and acc(i) need not look for its end.
   template <class Use>
   GTOPK_HOST_DEVICE void with_elements(Use use) const {
@@ -114,7 +114,7 @@ class Run {
   }
 
  private:
-  /// Walks from piece to piece.
+  /// Moves from piece to piece.
   struct Walk {
     mutable const Piece<T>* piece;
     std::uint64_t begin;

@@ -1,9 +1,9 @@
-// Sparse, device: finds the first k entries of a source in the selection order, and writes
-// them in the order of the index. Once the k-th key is known (find_key.hpp), the entries of each
-// tile are counted, the counts are added up, and each tile's entries are written where they belong.
+// Sparse, device: finds the first k entries of a source in the selection order, and writes them in
+// index order. Once the k-th key is known (find_key.hpp), the entries of each tile are counted, the
+// counts are added up, and each tile's entries are written to their positions.
 //
-// A source here is one of find_key.hpp that also has tiles() and open(tile), which returns a view
-// with size, value(i) and index(i), by ascending index.
+// A source here is a source of find_key.hpp that also has tiles() and open(tile), which returns a
+// view with size, value(i) and index(i), by ascending index.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@
 
 namespace gtopk::sparse::device {
 
-/// What is reported to the host, in host memory.
+/// The report to the host, which is in host memory.
 using Report = SelectionReport;
 
-/// The most blocks of a launch whose blocks take runs of tiles: what comes before a tile then
-/// follows from the sums of few blocks.
+/// The most blocks of a launch whose blocks take runs of tiles: the number of entries before a tile
+/// then follows from the sums of few blocks.
 inline constexpr std::uint64_t kMostRuns = 1024;
 
 /// The number of blocks of such a launch over this many tiles.
@@ -45,11 +45,11 @@ struct TileRun {
   }
 };
 
-/// How many entries of each kind there are, which 32 bits can count: so many bits has an index.
+/// The number of entries of each kind. 32 bits suffice, because an index has 32 bits.
 struct Kinds {
   std::uint32_t larger;
   std::uint32_t equal;
-  std::uint32_t any;  ///< all that are not zero
+  std::uint32_t any;  ///< all nonzero entries
 
   GTOPK_HOST_DEVICE Kinds operator+(const Kinds& other) const {
     return {larger + other.larger, equal + other.equal, any + other.any};
@@ -59,7 +59,7 @@ struct Kinds {
 /// The counts of tiles and of runs, in the device's memory.
 struct TileCounts {
   Kinds* of_tile = nullptr;
-  Kinds* before_run = nullptr;  ///< at first each run's own; the last: all
+  Kinds* before_run = nullptr;  ///< at first each run's own counts; the last is the total
 
   static TileCounts in(Arena& arena, std::uint64_t tiles) {
     return {arena.take<Kinds>(tiles), arena.take<Kinds>(kMostRuns + 1)};
@@ -77,7 +77,8 @@ struct RefineWorkspace {
   }
 };
 
-/// The tile size of a list, which is short: all multiprocessors should get part of it.
+/// The tile size of a list. It is small because lists are short and all multiprocessors should get
+/// part of one.
 inline constexpr unsigned kListTile = 1024;
 
 /// Entries of a list whose size an earlier launch has found.
@@ -184,7 +185,7 @@ struct CountTiles {
   }
 };
 
-/// Adds up what the runs have counted, and reports it to the host. Runs as one block.
+/// Adds up the counts of the runs, and reports the sum to the host. Runs as one block.
 template <class Value>
 struct AddRuns {
   struct Shared {
@@ -214,7 +215,7 @@ struct AddRuns {
   }
 };
 
-/// Writes the entries that are kept, and those that are not, each ascending by index.
+/// Writes the kept and the dropped entries, each in ascending index order.
 template <class Source, class Value>
 struct WriteEntries {
   struct Shared {
@@ -227,7 +228,7 @@ struct WriteEntries {
   const Cutoff<Value>* cutoff;
   TileCounts counts;
   EntriesOut<Value, Index> kept;
-  EntriesOut<Value, Index> dropped;  // null: they are not wanted
+  EntriesOut<Value, Index> dropped;  // null if they are not wanted
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
@@ -303,7 +304,7 @@ struct WriteEntries {
   }
 };
 
-/// Launches the kernels that write what is kept, once the key is known; `then`, a kernel of one
+/// Launches the kernels that write the kept entries once the key is known; `then`, a kernel of one
 /// block, runs beside them.
 template <class Executor, class Source, class Value, class Then>
 void write_entries(Executor& executor, const Source& source,

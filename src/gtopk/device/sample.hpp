@@ -1,5 +1,5 @@
-// Sparse, device: every n-th element of acc, and the threshold that a sweep begins with, which
-// is found in such a sample.
+// Sparse, device: samples of every n-th element of acc, and the threshold with which a sweep
+// begins, which is found in such a sample.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ template <class T>
 struct SampleSource {
   Pieces<T> acc;
   std::uint64_t stride;
-  std::uint64_t size;  // of the sample
+  std::uint64_t size;  // size of the sample
 
   struct View {
     const Pieces<T>& acc;
@@ -45,11 +45,11 @@ struct SampleSource {
   }
 };
 
-/// A threshold that between k and `capacity` of d elements reach: the rank-th largest in a sample
-/// of every stride-th element.
+/// Describes a threshold that between k and `capacity` of d elements reach: the rank-th largest in
+/// a sample of every stride-th element.
 struct Guess {
   std::uint64_t stride;
-  std::uint64_t size;  // of the sample
+  std::uint64_t size;  // size of the sample
   std::uint64_t rank;
 
   /// Aims at the geometric mean of k and `capacity`. Unless its size is capped, the sample has

@@ -1,8 +1,8 @@
 // Sparse, device: the exact selection of one rank from acc = gradient + residual.
 //
 // A sample gives a threshold that somewhat more than k elements reach. One sweep collects these
-// elements. If they are enough, the first k are found among them, and acc is read once; otherwise
-// the first k are found in all of acc. Neither tensor nor residual is written.
+// elements. If there are enough of them, the first k are found among them, and acc is read only
+// once. Otherwise the first k are found in all of acc. Neither tensor nor residual is written.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ namespace gtopk::sparse::device {
 template <class Value>
 struct Candidates {
   std::uint64_t capacity = 0;
-  /// The candidates of a tile lie in a row; the tiles are in any order.
+  /// The candidates of a tile are contiguous; the tiles are in any order.
   Value* values = nullptr;
-  std::uint16_t* offsets = nullptr;  ///< within their tile
-  std::uint32_t* first = nullptr;    ///< of each tile
+  std::uint16_t* offsets = nullptr;  ///< offsets within their tile
+  std::uint32_t* first = nullptr;    ///< first candidate of each tile
   std::uint32_t* of_tile = nullptr;
   std::uint32_t* before_run = nullptr;  ///< as in TileCounts
-  /// All candidates in the order of the index.
+  /// All candidates in index order.
   Value* ordered = nullptr;
   Index* indices = nullptr;
 };
@@ -56,16 +56,16 @@ struct BeginSweep {
   }
 };
 
-/// Reads all of acc, and keeps what reaches the threshold, up to the capacity.
+/// Reads all of acc, and keeps the elements that reach the threshold, up to the capacity.
 template <class T>
 struct SweepCandidates {
   using Value = Accumulation<T>;
-  static constexpr unsigned kGroup = 8;  // words whose bits one thread adds up
+  static constexpr unsigned kGroup = 8;  // number of words whose bits one thread adds up
   static constexpr unsigned kGroups = Marks::kWords / kGroup;
   struct Shared {
     std::uint32_t words[Marks::kWords];   ///< which elements of the tile reach the threshold
-    std::uint32_t before[Marks::kWords];  ///< how many before each word, in its group
-    std::uint32_t groups[kGroups];        ///< how many in each group
+    std::uint32_t before[Marks::kWords];  ///< how many before each word in its group
+    std::uint32_t groups[kGroups];        ///< how many are in each group
     std::uint32_t count;
     std::uint32_t first;
     std::uint32_t all;
@@ -179,7 +179,7 @@ struct ChooseRoute {
   }
 };
 
-/// Puts the candidates in the order of the index. Tiles have few, so 32 threads take one tile.
+/// Puts the candidates in index order. Tiles have few candidates, so 32 threads take one tile.
 template <class T>
 struct OrderCandidates {
   using Value = Accumulation<T>;
@@ -227,7 +227,7 @@ struct OrderCandidates {
   }
 };
 
-/// The source that is all of acc.
+/// The source that consists of all of acc.
 template <class T>
 struct AccSource {
   using Value = Accumulation<T>;
@@ -247,7 +247,7 @@ struct AccSource {
   [[nodiscard]] GTOPK_HOST_DEVICE View open_loose(std::uint64_t tile) const { return open(tile); }
 };
 
-/// The source that is acc, or the candidates found in it.
+/// The source that consists of acc or of the candidates found in it.
 template <class T>
 struct SelectionSource {
   using Value = Accumulation<T>;
@@ -286,16 +286,16 @@ struct SelectionWorkspace {
   RefineWorkspace<Value> refine;
   Candidates<Value> candidates;
 
-  /// The capacity for candidates when k of d elements are selected. 0: none are collected, because
-  /// reading so few elements several times is quick, or because none or most of them would be
-  /// candidates. Whether this pays was not measured.
+  /// The capacity for candidates when k of d elements are selected. 0 means that none are
+  /// collected, because reading so few elements several times is quick, or because none or most of
+  /// them would be candidates. Whether this is faster was not measured.
   [[nodiscard]] static std::uint64_t candidates_of(std::uint64_t d, std::uint64_t k) {
     constexpr std::uint64_t kFew = std::uint64_t{1} << 19U;
     constexpr std::uint64_t kFewest = 32'768;
     return d <= kFew || k == 0 || k >= d / 2 ? 0 : least(d, 2 * k + kFewest);
   }
 
-  /// `most`: the capacity for candidates.
+  /// `most` is the capacity for candidates.
   static SelectionWorkspace in(Arena& arena, std::uint64_t tiles, std::uint64_t most) {
     SelectionWorkspace workspace;
     const std::uint64_t of_list = tiles_of<kListTile>(most);
@@ -315,15 +315,16 @@ struct SelectionWorkspace {
   }
 };
 
-/// The sample that tells which elements are candidates, if `most` of d elements may be selected.
+/// Returns the sample that determines which elements are candidates, if `most` of d elements may be
+/// selected.
 template <class Value>
 [[nodiscard]] Guess guess_of(std::uint64_t d, std::uint64_t most,
                              const SelectionWorkspace<Value>& workspace) {
   return Guess::of(d, least(most, d), workspace.candidates.capacity);
 }
 
-/// Launches the kernels that find candidates in acc, which are enough if there are at least
-/// `enough`. Other steps run beside them, one after the other; alone if none are collected.
+/// Launches the kernels that find candidates in acc; at least `enough` candidates suffice. Other
+/// steps run beside them, one after the other, or alone if no candidates are collected.
 template <class T, class Executor, class First = Nothing, class Second = Nothing,
           class Third = Nothing>
 void find_candidates(Executor& executor, const Pieces<T>& acc, const Guess& guess,
@@ -340,7 +341,7 @@ void find_candidates(Executor& executor, const Pieces<T>& acc, const Guess& gues
   }
   const SampleSource<T> sample{acc, guess.stride, guess.size};
   launch(executor, both(find_digit(sample, key, 0), first), key.ended);
-  // 22 bits are enough.
+  // 22 bits of the key are enough.
   const BeginSweep<Value> begin{key.cutoff, enough};
   launch(executor, both(find_digit(sample, key, 1, begin), second), key.ended);
   const std::uint64_t runs = runs_of(executor, acc.tiles);
@@ -351,8 +352,8 @@ void find_candidates(Executor& executor, const Pieces<T>& acc, const Guess& gues
 }
 
 /// Launches the kernels that select among the candidates, or from all of acc. First the entries are
-/// counted `by` their bins; then `choose`, a kernel of one block, may say how many are wanted.
-/// `then`, another one, runs once the cut is known.
+/// counted `by` their bins; then `choose`, a kernel of one block, may set how many are wanted.
+/// `then`, another kernel of one block, runs once the cut is known.
 template <class T, class Executor, class By, class Choose = Nothing, class Then = Nothing>
 void select_found(Executor& executor, const Pieces<T>& acc,
                   const SelectionWorkspace<Accumulation<T>>& workspace,
@@ -362,7 +363,7 @@ void select_found(Executor& executor, const Pieces<T>& acc,
   using Source = SelectionSource<T>;
   const Candidates<Value>& found = workspace.candidates;
   const KeyWorkspace<Value>& key = workspace.refine.key;
-  // Counting needs no order.
+  // Counting does not need an order.
   Candidates<Value> unordered = found;
   unordered.ordered = found.values;
   const Histogram<Source, Value, By> count{

@@ -1,7 +1,7 @@
-// Sparse, device: the selection `block` (select/block.cpp): the first entries of every block
-// of elements. A block of threads finds the cut of each by the digits of its keys (find_key.hpp),
-// in its own shared memory. Then the counts are added up, and the entries of each block are
-// written.
+// Sparse, device: the selection `block` (select/block.cpp): the first entries of every block of
+// elements. A block of threads finds the cut of each block of elements by the digits of its keys
+// (find_key.hpp), in its own shared memory. Then the counts are added up, and the entries of each
+// block are written.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace gtopk::sparse::device {
 
-/// How many entries a run of blocks has.
+/// The number of entries that a run of blocks has.
 struct BlockCounts {
   std::uint32_t kept;
   std::uint32_t non_zero;
@@ -26,15 +26,15 @@ struct BlockCounts {
   }
 };
 
-/// What is known about each block's cut, in the device's memory.
+/// The known data about each block's cut, in the device's memory.
 template <class Value>
 struct BlockCuts {
-  std::uint32_t* finite = nullptr;  ///< one for all; 0: an element is not finite
+  std::uint32_t* finite = nullptr;  ///< one flag for all; 0 if an element is not finite
   std::uint32_t* ended = nullptr;   ///< for the launch that ends with a last block (ending.hpp)
   Key<Value>* keys = nullptr;
   /// How many of the entries with that key are kept.
   std::uint32_t* left = nullptr;
-  std::uint32_t* kept = nullptr;      ///< entries kept in all
+  std::uint32_t* kept = nullptr;      ///< number of entries kept in all
   BlockCounts* before_run = nullptr;  ///< as in TileCounts
 
   static BlockCuts in(Arena& arena, std::uint64_t blocks) {
@@ -49,7 +49,7 @@ struct BlockCuts {
   }
 };
 
-/// How a vector is cut into blocks.
+/// The division of a vector into blocks.
 struct BlockGrid {
   std::uint64_t d = 0;
   std::uint64_t block = 1;
@@ -67,7 +67,7 @@ struct BlockGrid {
   }
 };
 
-/// Runs before anything else, as one block.
+/// Initialises the cuts. Runs first, as one block.
 template <class Value>
 struct BeginBlocks {
   struct Shared {};
@@ -146,8 +146,8 @@ struct CutBlocks {
   }
 
  private:
-  /// Leaves in shared.sums how many entries lie before each thread's share of the bins, from the
-  /// highest bin down; returns how many there are in all.
+  /// Stores in shared.sums how many entries come before each thread's share of the bins, from the
+  /// highest bin down; returns the total.
   template <class Block>
   GTOPK_HOST_DEVICE std::uint32_t count_digits(Block& block, Shared& shared, const Run<T>& here,
                                                Key<Value> known, unsigned level) const {
@@ -200,7 +200,7 @@ struct CutBlocks {
   }
 };
 
-/// Adds up what the runs keep, and reports it to the host. Runs as one block.
+/// Adds up the kept entries of the runs, and reports the sum to the host. Runs as one block.
 template <class Value>
 struct AddBlocks {
   struct Shared {
@@ -229,7 +229,7 @@ struct AddBlocks {
   }
 };
 
-/// Writes each block's entries, a tile at a time.
+/// Writes each block's entries, one tile at a time.
 template <class T>
 struct WriteBlocks {
   using Value = Accumulation<T>;

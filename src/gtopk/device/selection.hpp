@@ -1,4 +1,4 @@
-// Sparse, device: selects by a rule: the launches that this takes, and their workspace.
+// Sparse, device: selects by a rule: the launches that a selection takes, and their workspace.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct RuleWorkspace {
 };
 
 /// Launches a whole selection. `kept` has capacity for rule.most entries. `state` and `next` are
-/// those of select_from_state(), for that kind only.
+/// the same as in select_from_state(), and are used only for that kind.
 template <class T, class Executor>
 void select_by(const SelectionRule& rule, Executor& executor, const Pieces<T>& acc, std::uint64_t d,
                const RuleWorkspace<Accumulation<T>>& workspace,

@@ -1,4 +1,4 @@
-// Sparse, device: computes the count-sketch of acc, and finds what is heavy in a sum of
+// Sparse, device: computes the count-sketch of acc, and finds the heavy elements in a sum of
 // sketches. Cells are summed as whole numbers, so the order of the threads does not matter. Each
 // element's estimate is stored once, because the selection reads it several times.
 #pragma once
@@ -17,14 +17,14 @@
 
 namespace gtopk::sparse::device {
 
-/// The workspace of both, in the device's memory; only one runs at a time.
+/// The workspace of both tasks, in the device's memory; only one runs at a time.
 template <class Value>
 struct SketchWorkspace {
   std::uint64_t* largest = nullptr;  ///< the key of the largest |acc|
-  std::uint64_t* numbers = nullptr;  ///< one for each cell
+  std::uint64_t* numbers = nullptr;  ///< one per cell
   Value* cells = nullptr;
   Value* estimates = nullptr;
-  Piece<Value>* piece = nullptr;  ///< of the estimates
+  Piece<Value>* piece = nullptr;  ///< the piece of the estimates
   SelectionWorkspace<Value> selection;
 
   static SketchWorkspace in(Arena& arena, std::uint64_t cells, std::uint64_t d,
@@ -41,7 +41,7 @@ struct SketchWorkspace {
   }
 };
 
-/// Runs before anything else.
+/// Clears the cells. Runs first.
 struct ClearCells {
   struct Shared {};
 
@@ -131,7 +131,7 @@ struct AddToSketch {
   }
 };
 
-/// Writes the cells as values; NaN if any element of acc was not finite.
+/// Writes the cells as values, or as NaN if any element of acc was not finite.
 template <class Value>
 struct WriteCells {
   struct Shared {};
@@ -154,7 +154,7 @@ struct WriteCells {
   }
 };
 
-/// Launches the sketch of acc. `cells` holds those of all rows, and may be pinned memory.
+/// Launches the sketch of acc. `cells` holds the cells of all rows, and may be pinned memory.
 template <class T, class Executor>
 void sketch(Executor& executor, const Pieces<T>& acc, std::uint64_t d, const SketchHashes& hashes,
             const SketchWorkspace<Accumulation<T>>& workspace, Accumulation<T>* cells) {
@@ -167,8 +167,8 @@ void sketch(Executor& executor, const Pieces<T>& acc, std::uint64_t d, const Ske
                                                                count, d, cells});
 }
 
-/// Copies the summed cells to where estimates are computed from, and sets the piece in which the
-/// estimates will be.
+/// Copies the summed cells to the memory from which estimates are computed, and sets the piece that
+/// will hold the estimates.
 template <class Value>
 struct TakeCells {
   struct Shared {};
@@ -193,7 +193,7 @@ struct TakeCells {
 template <class Value>
 struct Estimate {
   struct Shared {
-    Value of[SketchHashes::kRows][kThreads];  ///< not in registers: of those there are too few
+    Value of[SketchHashes::kRows][kThreads];  ///< not in registers, because there are too few
   };
 
   const Value* cells;

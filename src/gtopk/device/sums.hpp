@@ -1,5 +1,5 @@
 // Sparse, device: acc without a selection. All of acc, or its values at indices that all ranks
-// know, goes to pinned memory, where the host sums it over the ranks. Sums of all of acc are
+// know, goes to pinned memory, and the host sums it over the ranks. Sums of all of acc are
 // committed here.
 #pragma once
 
@@ -20,9 +20,9 @@ struct Accumulate {
   struct Shared {};
 
   Pieces<T> acc;
-  /// acc of the whole vector.
+  /// The destination for acc of the whole vector.
   Value* to;
-  /// May be null: if it is 0, nothing is done.
+  /// May be null. If its value is 0, the kernel does nothing.
   const std::uint64_t* only_if = nullptr;
 
   template <class Block>
@@ -51,7 +51,7 @@ struct Gather {
   const Index* indices;
   std::uint64_t count;
   Value* values;
-  std::uint64_t* finite;  ///< set to 0 if acc is not
+  std::uint64_t* finite;  ///< set to 0 if acc is not finite
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
@@ -76,7 +76,7 @@ struct Gather {
 };
 
 /// Sets tensor to the sums, divided and rounded, and residual to 0; if the step did not happen,
-/// only sets tensor to NaN. It does what sparse::commit_whole() does (residual/commit.hpp), or
+/// only sets tensor to NaN. It does the same as sparse::commit_whole() (residual/commit.hpp), or as
 /// fill_nan().
 template <class T>
 struct CommitWhole {
@@ -88,7 +88,7 @@ struct CommitWhole {
   const Value* sums;
   const std::uint64_t* did_happen;
   Value divisor;
-  /// May be null: if it is 0, nothing is done.
+  /// May be null. If its value is 0, the kernel does nothing.
   const std::uint64_t* only_if = nullptr;
 
   template <class Block>

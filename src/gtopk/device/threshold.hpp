@@ -19,8 +19,8 @@
 
 namespace gtopk::sparse::device {
 
-/// Begins with what the last step has left; with a threshold that nothing reaches if that is none.
-/// Runs as one block.
+/// Begins with the state of the last step or, if there is none, with a threshold that no element
+/// reaches. Runs as one block.
 struct BeginFromState {
   struct Shared {};
 
@@ -63,8 +63,8 @@ struct LeaveState {
 };
 
 /// Launches a whole selection of kind kThreshold. `kept` has capacity for rule.most entries.
-/// `state` is what the last step has left, and `next` what this one leaves, as the numbers of a
-/// SelectorState.
+/// `state` is the state that the last step has left, and `next` the state that this step leaves, as
+/// the numbers of a SelectorState.
 template <class T, class Executor>
 void select_from_state(Executor& executor, const Pieces<T>& acc, std::uint64_t d,
                        const SelectionRule& rule, const SearchWorkspace<Accumulation<T>>& workspace,

@@ -1,5 +1,5 @@
-// Sparse, merge: how many ranks are in the entries of a list that was made of two others. It
-// knows no values: whatever became of these, an entry has the ranks that its index had in both
+// Sparse, merge: how many ranks are in the entries of a list that was made from two others. It
+// ignores values: whatever happened to them, an entry has the ranks that its index had in both
 // lists.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace gtopk::sparse {
 
-/// Indices of a list, and the number of ranks in each of its entries; null: one each.
+/// The indices of a list, and the number of ranks in each of its entries; null means one each.
 template <class Index>
 struct Counted {
   const Index* indices = nullptr;
@@ -16,8 +16,8 @@ struct Counted {
   std::size_t size = 0;
 };
 
-/// sums[i] <- the number of ranks in the entries of indices[i] in both lists, which may have other
-/// indices, too.
+/// Sets sums[i] to the number of ranks in the entries of indices[i] in both lists, which may also
+/// have other indices.
 template <class Index>
 void add_counts(const Index* indices, std::size_t size, Counted<Index> a, Counted<Index> b,
                 std::uint32_t* sums) {

@@ -13,8 +13,8 @@
 namespace gtopk::sparse {
 namespace detail {
 
-/// How many of a's entries are among the first `diagonal` of both lists (merge path: Odeh et al.,
-/// 2012).
+/// Returns how many of a's entries are among the first `diagonal` entries of both lists (merge
+/// path: Odeh et al., 2012).
 template <class Value, class Index>
 [[nodiscard]] std::size_t split_diagonal(Entries<Value, Index> a, Entries<Value, Index> b,
                                          std::size_t diagonal) {
@@ -31,7 +31,7 @@ template <class Value, class Index>
   return low;
 }
 
-/// One stretch of both lists on its way to the sum.
+/// The state of adding one stretch of both lists.
 struct Zip {
   std::size_t i;  // next entry of a
   std::size_t j;  // next entry of b
@@ -39,7 +39,7 @@ struct Zip {
   std::size_t end_a;
   std::size_t end_b;
 
-  /// Steps that can be taken without checking for an end.
+  /// The number of steps that can be taken without checking for an end.
   [[nodiscard]] std::size_t safe_steps() const { return std::min(end_a - i, end_b - j); }
 };
 
@@ -63,7 +63,8 @@ void step(Zip& zip, Entries<Value, Index> a, Entries<Value, Index> b,
   ++zip.size;
 }
 
-/// Adds a zero if an entry has no partner, as step does, so that -0 becomes +0 everywhere.
+/// Adds the rest. Like a step, it adds a zero if an entry has no partner, so that -0 becomes +0
+/// everywhere.
 template <class Value, class Index>
 void finish(Zip& zip, Entries<Value, Index> a, Entries<Value, Index> b,
             EntriesOut<Value, Index> sum) {
@@ -82,11 +83,11 @@ void finish(Zip& zip, Entries<Value, Index> a, Entries<Value, Index> b,
 
 }  // namespace detail
 
-/// Writes the union of a and b, with values of equal indices added, and returns its size. Capacity
-/// of `sum`: |a| + |b|.
+/// Writes the union of a and b, with values of equal indices added, and returns its size. `sum`
+/// needs capacity |a| + |b|.
 ///
-/// Two stretches are zipped alternately: one alone waits for its own loads, 8 cycles from an index
-/// through the comparison to the next index.
+/// Two stretches are processed alternately, because one alone would wait for its own loads: 8
+/// cycles from an index through the comparison to the next index.
 template <class Value, class Index>
 [[nodiscard]] std::size_t add_lists(Entries<Value, Index> a, Entries<Value, Index> b,
                                     EntriesOut<Value, Index> sum) {
@@ -101,7 +102,7 @@ template <class Value, class Index>
   detail::Zip back{middle_a, middle_b, middle_a + middle_b, a.size, b.size};
   const std::size_t back_begin = back.size;
   while (const std::size_t steps = std::min(front.safe_steps(), back.safe_steps())) {
-    // Copies stay in registers: through a reference, any store to `sum` might change them.
+    // Copies stay in registers. Through a reference, any store to `sum` might change them.
     detail::Zip front_here = front;
     detail::Zip back_here = back;
     for (std::size_t n = 0; n < steps; ++n) {

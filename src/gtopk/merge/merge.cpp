@@ -1,4 +1,4 @@
-// Sparse, merge: the sum of two lists, cut at its k-th key, or each block at its own.
+// Sparse, merge: the sum of two lists, cut at its k-th key, or each block at its own k-th key.
 #include "src/gtopk/merge/merge.hpp"
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Keeps the entries with a key larger than `key`, and those equal to it up to a position: among
-/// equals the lowest indices come first.
+/// Keeps the entries with a key larger than `key`, and entries with an equal key up to a position;
+/// among these the lowest indices come first.
 template <class Value>
 struct Cut {
   Key<Value> key;
@@ -31,7 +31,7 @@ Cut<Value> find_cut(const Value* values, std::size_t size, std::size_t k, std::s
     return {.key = MagnitudeKey<Value>::kInfinity, .equals_end = 0, .keeps = 0};
   }
   const auto kth = kth_largest(keys, size, k);
-  if (kth.larger + kth.equal == k) {  // nearly always there is no tie at the cut
+  if (kth.larger + kth.equal == k) {  // there is almost never a tie at the cut
     return {.key = kth.key, .equals_end = size, .keeps = k};
   }
   std::size_t equals_left = k - kth.larger;
@@ -43,12 +43,12 @@ Cut<Value> find_cut(const Value* values, std::size_t size, std::size_t k, std::s
   return {.key = kth.key, .equals_end = end, .keeps = k};
 }
 
-/// Each block's first entries. `keys`: capacity for as many as there are entries.
+/// Keeps each block's first entries. `keys` has capacity for as many keys as there are entries.
 template <class Value, class Index>
 Merged keep_of_blocks(Entries<Value, Index> entries, const Blocks& blocks,
                       EntriesOut<Value, Index> kept, const EntriesOut<Value, Index>* dropped,
                       Key<Value>* keys) {
-  // In the middle of a list, vectors may write past a block's entries; the next block's replace
+  // In the middle of a list, vectors may write past a block's entries; the next block overwrites
   // these.
   Division division{.keeps = std::min<std::size_t>(blocks.keep(), entries.size),
                     .drops = entries.size};
@@ -74,7 +74,7 @@ Merged keep_of_blocks(Entries<Value, Index> entries, const Blocks& blocks,
   return {.kept = division.kept, .dropped = division.dropped, .finite = true};
 }
 
-/// a + b, in the scratch memory.
+/// Computes a + b in the scratch memory.
 template <class Value, class Index>
 Entries<Value, Index> sum_of(Entries<Value, Index> a, Entries<Value, Index> b,
                              MergeScratch& scratch) {

@@ -116,8 +116,8 @@ template <class Value, class Index>
 void divide(Entries<Value, Index> entries, std::size_t end, Key<Value> threshold,
             EntriesOut<Value, Index> kept, const EntriesOut<Value, Index>* dropped,
             Division& division) {
-  // SIMD compaction needs indices and values of the same width; the other types are rare (float
-  // with more than 2^32 elements) or small relative to their exchange (double).
+  // SIMD compaction needs indices and values of the same width; other types are rare (float with
+  // more than 2^32 elements), or their merge is cheap relative to their exchange (double).
   if constexpr (std::is_same_v<Value, float> && std::is_same_v<Index, std::uint32_t>) {
     HWY_DYNAMIC_DISPATCH(divide_float)(entries, end, threshold, kept, dropped, division);
   } else if constexpr (std::is_same_v<Value, double> && std::is_same_v<Index, std::uint64_t>) {

@@ -1,5 +1,5 @@
-// Sparse, merge: the SIMD passes over a list of entries: computing its keys, and splitting it
-// at a key. Their SIMD form is chosen at run time. They know no k.
+// Sparse, merge: the SIMD passes over a list of entries: computing its keys, and splitting it at a
+// key. Their SIMD form is chosen at run time. They do not know k.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ struct KeyScan {
   bool finite = true;
 };
 
-/// keys[i] <- magnitude_key(values[i]).
+/// Computes keys[i] <- magnitude_key(values[i]).
 template <class Value>
 [[nodiscard]] KeyScan scan_keys(const Value* values, std::size_t size, Key<Value>* keys);
 
-/// How far a division has come, and how many entries each side will have at the end.
+/// The progress of a division, and the number of entries that each side will have at the end.
 struct Division {
   std::size_t next = 0;
   std::size_t kept = 0;
@@ -27,8 +27,9 @@ struct Division {
   std::size_t drops = 0;
 };
 
-/// Entries [division.next, end) with a key of at least `threshold` go to `kept`, other nonzero ones
-/// to `dropped` (null: nowhere). Nothing is written past `keeps` and `drops`.
+/// Moves entries [division.next, end) with a key of at least `threshold` to `kept`, and other
+/// nonzero entries to `dropped` (nowhere if it is null). Nothing is written past `keeps` and
+/// `drops`.
 template <class Value, class Index>
 void divide(Entries<Value, Index> entries, std::size_t end, Key<Value> threshold,
             EntriesOut<Value, Index> kept, const EntriesOut<Value, Index>* dropped,

@@ -23,21 +23,21 @@ namespace {
 
 using Index = std::uint32_t;
 
-/// More than most caches hold, as for gradients.
+/// The number of elements, which, like a gradient, exceeds most caches.
 constexpr std::size_t kElements = std::size_t{1} << 20U;
 constexpr std::size_t kSelected = kElements / 100;
-/// With this many entries, the cost of each shows.
+/// The number of entries, enough for the cost of each to be measurable.
 constexpr std::size_t kManySelected = kElements / 10;
 constexpr int kRuns = 3;
 
-/// The processor time of this thread: computing time without waits for a core.
+/// The processor time of this thread, which excludes waits for a core.
 double processor_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-/// Processor time of the fastest run, per element of `count`.
+/// Returns the processor time of the fastest run, per element of `count`.
 template <class Run>
 double nanoseconds_each(std::size_t count, Run run) {
   double best = std::numeric_limits<double>::max();
@@ -49,7 +49,7 @@ double nanoseconds_each(std::size_t count, Run run) {
   return best * 1e9 / static_cast<double>(count);
 }
 
-/// Values in random order, of either sign, few of them large.
+/// Makes values in random order, of either sign, few of them large.
 std::vector<float> gradient() {
   std::vector<float> values(kElements);
   std::uint32_t state = 1;
@@ -61,8 +61,8 @@ std::vector<float> gradient() {
   return values;
 }
 
-/// What each of `more` entries adds to the cost of each of `count` elements. Never negative,
-/// although both costs were timed.
+/// Returns what each of `more` entries adds to the cost of each of `count` elements. It is never
+/// negative, although both costs were timed.
 double of_each_entry(double with, double without, std::size_t count, std::size_t more) {
   return std::max(0.0, with - without) * static_cast<double>(count) / static_cast<double>(more);
 }
@@ -90,7 +90,7 @@ struct EntryArrays {
   std::vector<float> values;
 };
 
-/// A list that shares some of its indices with the other one.
+/// Makes a list that shares some of its indices with the given one.
 EntryArrays shifted(const EntryArrays& list) {
   EntryArrays other = list;
   const std::size_t size = list.indices.size();
@@ -119,8 +119,8 @@ double coding(const EntryArrays& selected) {
   });
 }
 
-/// How much longer this thread has taken since construction than it would on a core of its own, as
-/// ranks may outnumber their cores.
+/// Measures how much longer this thread has taken since construction than it would on its own core,
+/// because ranks may outnumber their cores.
 class Crowding {
  public:
   [[nodiscard]] double factor() const {
@@ -186,7 +186,7 @@ void measure_arithmetic(Costs& costs) {
     collectives::reduce(residual.data(), residual.data(), tensor.data(), kElements,
                         DataType::kFloat32, ReduceOp::kSum);
   });
-  // As many entries are sent, delivered and put back.
+  // The same number of entries is sent, delivered and put back.
   const EntryArrays delivered = shifted(many);
   const auto committing_time = [&](std::size_t entries) {
     const Entries<float, Index> sent = many.entries(entries);

@@ -7,8 +7,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// "rs-ag: 1.234 ms predicted (latency 0.400, transfer 0.700, computing 0.134), 139060 bytes over a
-/// host's link"
+/// Explains a candidate: "rs-ag: 1.234 ms predicted (latency 0.400, transfer 0.700, computing
+/// 0.134), 139060 bytes over a host's link"
 std::string explained(const Candidate& candidate, const Costs& costs) {
   constexpr double kMillisecond = 1e6;
   const Nanoseconds price = sparse::price(candidate.work, costs);
@@ -28,7 +28,7 @@ Chosen choose(std::span<const Candidate> candidates, const Costs& costs) {
   const auto total = [&](const Candidate& candidate) {
     return price(candidate.work, costs).total();
   };
-  // The first of equals is taken, here and below, so ties follow the registry's order.
+  // Here and below the first of equal candidates is taken, so ties follow the registry's order.
   const auto cheapest = std::ranges::min_element(candidates, {}, total);
   Chosen chosen;
   chosen.index = static_cast<std::size_t>(cheapest - candidates.begin());

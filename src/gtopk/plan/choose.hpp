@@ -1,5 +1,5 @@
-// Sparse, plan: the cheapest of several algorithms, and the reason as text. A pure function:
-// ranks with the same numbers get the same result.
+// Sparse, plan: chooses the cheapest of several algorithms and gives the reason as text. The choice
+// is a pure function, so ranks with the same numbers get the same result.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@ struct Candidate {
 };
 
 struct Chosen {
-  /// The cheapest candidate, the first of equals.
+  /// The index of the cheapest candidate, or of the first of several.
   std::size_t index = 0;
   std::string reason;
-  /// In the order of the candidates.
+  /// The predictions, in the order of the candidates.
   std::vector<Prediction> predictions;
 };
 
-/// At least one candidate.
+/// Chooses among at least one candidate.
 [[nodiscard]] Chosen choose(std::span<const Candidate> candidates, const Costs& costs);
 
 }  // namespace gtopk::sparse

@@ -26,38 +26,39 @@ using engine::Message;
 using engine::Task;
 
 constexpr std::size_t kShortBytes = collectives::kHeaderBytes;
-/// The number in each batch of short swaps; the first one waits for the rank that computed longer.
+/// The number of short swaps in each batch. The first one waits for the rank that computed longer.
 constexpr std::uint32_t kShortSwaps = 3;
-/// The number in all rounds together, but at least two in each round.
+/// The number of batches in all rounds together; each round has at least two.
 constexpr std::uint32_t kBatches = 12;
-/// One outlier, the slowest, is left out per this many samples: a rank may lose its core for long.
+/// Per this many samples, one outlier, the slowest, is left out, because a rank may lose its core
+/// for a long time.
 constexpr std::size_t kSamplesPerOutlier = 8;
-/// The number of long swaps follows from a total duration, within these bounds.
+/// The number of long swaps is determined by a total duration, within these bounds.
 constexpr std::size_t kLeastLongSwaps = 3;
 constexpr std::size_t kMostLongSwaps = 12;
 constexpr double kAllLongNanoseconds = 1e7;
 /// A long message is as long as what the links carry in a millisecond, but at least as long as the
-/// first ones, and at most this long.
+/// first long messages, and at most this long.
 constexpr std::size_t kMostLongBytes = std::size_t{1} << 20U;
-/// The length of the first long messages, where they may be this long.
+/// The length of the first long messages, if they may be this long.
 constexpr std::size_t kFirstLongBytes = 65536;
 constexpr std::size_t kLeastLongBytes = 4096;
-/// Long messages are this fraction of the tensor that is planned for.
+/// Long messages together are one over this number of the planned tensor.
 constexpr std::uint64_t kTensorsPerMeasurement = 8;
 constexpr double kLongNanoseconds = 1e6;
 /// Lists and their acknowledgements are chunks 0 and 1 of the same steps.
 constexpr std::uint32_t kFirstChunk = 2;
-/// Below the resolution of any clock; no cost may be zero.
+/// The least cost, which is below the resolution of any clock. No cost may be zero.
 constexpr double kLeastCost = 1e-3;
 
 struct Pair {
   std::uint32_t partner = 0;
   std::uint32_t step = 0;
-  /// The chunk of the next message between the two.
+  /// The chunk of the next message between the two ranks.
   std::uint32_t chunk = kFirstChunk;
 };
 
-/// An exchange of messages as long as these, in nanoseconds.
+/// Swaps messages of these lengths; returns the duration in nanoseconds.
 Task<double> swap_time(GroupView& group, Pair& pair, std::span<std::byte> mine,
                        std::span<std::byte> theirs) {
   const std::uint32_t chunk = pair.chunk++;
@@ -75,8 +76,8 @@ struct ShortTime {
   double fastest = 0;
 };
 
-/// The cost of a short message while steps of a call follow one another: after ranks have computed,
-/// and met once.
+/// Measures the cost of a short message while steps of a call follow one another, after ranks have
+/// computed and met once.
 Task<ShortTime> short_time(GroupView& group, Pair& pair, std::uint32_t batches) {
   const std::span<std::byte> mine = group.buffer(kShortBytes).first(kShortBytes);
   const std::span<std::byte> theirs = group.buffer(kShortBytes).first(kShortBytes);
@@ -111,8 +112,8 @@ Task<void> tell_longest(GroupView& group, Pair& pair, double& longest) {
   longest = std::max(longest, other);
 }
 
-/// The lower quartile of some exchanges of long messages, each in its own memory: other load on the
-/// machine lengthens many of them by more than they take.
+/// Measures the lower quartile of some exchanges of long messages, each in its own memory. Other
+/// load on the machine lengthens many exchanges by more than their own duration.
 Task<double> long_time(GroupView& group, Pair& pair, std::size_t bytes, std::size_t swaps) {
   std::array<double, kMostLongSwaps> samples{};
   for (std::size_t swap = 0; swap < swaps; ++swap) {
@@ -127,7 +128,7 @@ Task<double> long_time(GroupView& group, Pair& pair, std::size_t bytes, std::siz
 }
 
 /// One rank's measurements of one kind of links: alpha and beta of the fold and of each round of a
-/// tree, zero if it took no part.
+/// tree, or zero if the rank took no part.
 struct Measured {
   explicit Measured(const Tree& largest)
       : alphas(largest.rounds() + 1), betas(largest.rounds() + 1) {}
@@ -137,13 +138,13 @@ struct Measured {
 };
 
 /// The length of a link's first long messages, which use at most half of the `all` bytes that all
-/// may send together.
+/// long messages may use together.
 std::size_t first_bytes(std::uint64_t all) {
   const std::uint64_t each = all / (2 * kLeastLongSwaps);
   return std::bit_floor(std::clamp<std::uint64_t>(each, kLeastLongBytes, kFirstLongBytes));
 }
 
-/// alpha and beta of the link to one partner; its long messages have `all` bytes in total.
+/// Measures alpha and beta of the link to one partner; its long messages have `all` bytes in total.
 Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, std::uint64_t all,
                         double& alpha, double& beta) {
   Task<ShortTime> short_ones = short_time(group, pair, batches);
@@ -153,7 +154,7 @@ Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, std:
   const std::uint64_t rest = all - std::min(all, kLeastLongSwaps * bytes);
   Task<double> first_ones = long_time(group, pair, bytes, kLeastLongSwaps);
   double taken = co_await first_ones;
-  // Both must use the same value: the one of the slower of the two.
+  // Both ranks must use the same value, which is the slower rank's.
   double longest = taken;
   co_await tell_longest(group, pair, longest);
   while (bytes < kMostLongBytes && 2 * longest <= kLongNanoseconds &&
@@ -176,13 +177,13 @@ std::uint32_t links_of(const Tree& tree) {
   return tree.rounds() + (tree.ranks() > tree.leaves() ? 1 : 0);
 }
 
-/// The most links of any rank; the same on all ranks.
+/// The most links of any rank; it is the same on all ranks.
 std::uint64_t links_of(const Routes& routes) {
   return links_of(Tree(routes.largest_host())) + links_of(Tree(routes.hosts()));
 }
 
 /// Measures from the member at `place` of a tree to each of its partners, with `all` bytes of long
-/// messages each. RankOf: place -> rank.
+/// messages each. RankOf maps a place to a rank.
 template <class RankOf>
 Task<void> measure_tree(GroupView& group, Tree tree, std::uint32_t place, RankOf rank_of,
                         std::uint64_t all, Measured& measured) {
@@ -232,8 +233,8 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes, std::uint64_t 
   const std::uint32_t rank = group.rank();
   const std::uint32_t host = hosts.host_of(rank);
 
-  // All ranks compute at once, as they do when they select; and no rank swaps with one that is
-  // still computing, or that called something else.
+  // All ranks compute at once, as they do when they select. No rank swaps with one that is still
+  // computing or that called something else.
   co_await collectives::agree(group);
   Costs costs;
   engine::Computation measuring = group.compute([&costs] { measure_arithmetic(costs); });

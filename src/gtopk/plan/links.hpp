@@ -1,5 +1,5 @@
-// Sparse, plan: what messages cost between the ranks of a group, as one set of costs that is
-// the same on all of them, bit for bit.
+// Sparse, plan: measures the cost of messages between the ranks of a group, as one set of costs
+// that is the same on all ranks, bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ using collectives::Routes;
 [[nodiscard]] bool measures_all(std::uint64_t tensor_bytes, const Routes& routes);
 
 /// Measures links inside hosts and between them separately: the ranks of each host swap messages of
-/// two sizes along their own tree, all pairs of a round at once; then the hosts' lowest ranks do so
-/// along a tree of the hosts, so that no two share a host's link. alpha is the mean of the short
-/// messages, swapped as the steps of a call follow one another; beta is what the long ones take
-/// beyond the fastest of those. Each cost is the largest of any rank; for alpha and beta that of
-/// each round, averaged over the rounds. A round has at most 48 messages of 64 bytes, then long
-/// ones within long_bytes_for(tensor_bytes): 3 of up to 64 KiB and, as ten milliseconds are enough
-/// for them, up to 12 of the same length or, if a millisecond is enough for one, of up to 1 MiB.
-/// Throws Error{kMismatch} if ranks called something else.
+/// two sizes along their own tree, all pairs of a round at once; then the hosts' lowest ranks do
+/// the same along a tree of the hosts, so that no two share a host's link. alpha is the mean of the
+/// short messages, which are swapped like the steps of a call; beta is the time that long messages
+/// take beyond the fastest short one. Each cost is the largest of any rank; for alpha and beta it
+/// is the largest in each round, averaged over the rounds. A round has at most 48 messages of 64
+/// bytes, and then long ones within long_bytes_for(tensor_bytes): 3 of up to 64 KiB and, as far as
+/// ten milliseconds are enough for them, up to 12 of the same length or, if a millisecond is enough
+/// for one, of up to 1 MiB. Throws Error{kMismatch} if ranks called something else.
 engine::Task<Costs> measure_costs(engine::GroupView& group, const Routes& routes,
                                   std::uint64_t tensor_bytes);
 

@@ -12,10 +12,10 @@ using engine::Task;
 
 namespace {
 
-/// The field by which ranks that have different costs, or none, are detected.
+/// The name of the field that detects ranks with different costs, or without costs.
 constexpr std::string_view kCostsOf = "costs_of";
 
-/// Whether the two calls that the error names used different costs.
+/// Whether the two calls in the error used different costs.
 bool says_that_costs_differ(const Error& error) {
   const std::string_view text = error.what();
   const auto value_at = [text](std::size_t field) {
@@ -66,7 +66,7 @@ Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& t
   turn = std::make_unique<engine::Turn>(group);
   engine::Turn& mine = *turn;
   co_await mine;
-  // An earlier operation may have measured them.
+  // An earlier operation may have measured the costs.
   if (!anew && planner.knows(number, tensor_bytes)) {
     co_return;
   }

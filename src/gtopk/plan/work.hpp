@@ -1,5 +1,5 @@
-// Sparse, plan: the work of an all-reduce, in the units that gtopk::Costs prices. Pure
-// arithmetic: sums and products in a fixed order, so that all ranks get the same bits.
+// Sparse, plan: the work of an all-reduce, in the units of gtopk::Costs. This is pure arithmetic,
+// with sums and products in a fixed order, so that all ranks get the same bits.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,25 @@ struct Traffic {
   double bytes = 0;  ///< including headers
 };
 
-/// The work on the critical path: the longest chain of messages and computations of which each
+/// The work on the critical path: the longest chain of messages and computations, each of which
 /// waits for the previous one.
 struct Work {
   Traffic within;   ///< between ranks of one host
   Traffic between;  ///< between hosts
-  /// The bytes between hosts, counted once for each rank of a host that sends at once: what a
-  /// host's link carries before the path continues.
+  /// The bytes between hosts, counted once for each rank of a host that sends at the same time. A
+  /// host's link carries them before the path continues.
   double host_bytes = 0;
-  std::uint64_t selected = 0;   ///< elements that are selected from
-  std::uint64_t picked = 0;     ///< entries selected from them
+  std::uint64_t selected = 0;   ///< elements from which entries are selected
+  std::uint64_t picked = 0;     ///< entries selected
   std::uint64_t coded = 0;      ///< entries encoded or decoded
   std::uint64_t merged = 0;     ///< entries of lists that are merged and re-selected
   std::uint64_t united = 0;     ///< entries of lists that are only merged
   std::uint64_t copied = 0;     ///< entries of parts of lists
   std::uint64_t added = 0;      ///< elements summed densely
   std::uint64_t committed = 0;  ///< elements written at the end
-  std::uint64_t applied = 0;    ///< entries sent, delivered and put back there
-  std::uint64_t gathered = 0;   ///< elements of acc that are copied whole
-  std::uint64_t settled = 0;    ///< elements that are written whole
+  std::uint64_t applied = 0;    ///< entries sent, delivered and put back
+  std::uint64_t gathered = 0;   ///< elements of acc copied as a whole
+  std::uint64_t settled = 0;    ///< elements written as a whole
 
   [[nodiscard]] constexpr std::uint64_t messages() const {
     return within.messages + between.messages;
@@ -41,8 +41,8 @@ struct Work {
 };
 
 struct Nanoseconds {
-  double latency = 0;    ///< messages alpha
-  double transfer = 0;   ///< bytes beta
+  double latency = 0;    ///< messages times alpha
+  double transfer = 0;   ///< bytes times beta
   double computing = 0;  ///< everything else
 
   [[nodiscard]] double total() const { return latency + transfer + computing; }

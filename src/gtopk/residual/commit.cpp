@@ -45,7 +45,7 @@ class Tail {
   std::size_t left_ = 0;
 };
 
-/// The elements of a stretch that the result names, one bit each. Lists of two ranks interleave at
+/// The elements of a stretch that are in the result, one bit each. Lists of two ranks interleave at
 /// random, so a branch for each entry would be mispredicted.
 class Marks {
  public:
@@ -61,7 +61,7 @@ class Marks {
       word_of(result.indices[i]) = 0;
     }
   }
-  /// 1 or 0.
+  /// Whether the result has an index: 1 or 0.
   template <class Index>
   [[nodiscard]] std::uint64_t has(Index index) const {
     return words_[index % kStretch / 64] >> index % 64 & 1U;
@@ -76,7 +76,8 @@ class Marks {
   std::array<std::uint64_t, kStretch / 64> words_{};
 };
 
-/// `kept` is the residual or the momentum; all entries are in the marks' stretch.
+/// Clears sent entries. `kept` is the residual or the momentum; all entries are in the marks'
+/// stretch.
 template <class Value, class Index>
 void clear_sent(Value* kept, Entries<Value, Index> own, const Marks& result, PutBack put_back) {
   switch (put_back) {
@@ -128,7 +129,8 @@ void for_each_stretch(Entries<Value, Index> list, Entries<Value, Index> result, 
   }
 }
 
-/// `tensor` points at element `begin`; all elements that `result` names follow without gaps.
+/// Delivers the result. `tensor` points at element `begin`; all elements in `result` follow without
+/// gaps.
 template <class T, class Value, class Index>
 void deliver(T* tensor, std::size_t begin, Entries<Value, Index> result, Value divisor) {
   for (std::size_t i = 0; i < result.size; ++i) {

@@ -1,5 +1,6 @@
-// Sparse, residual: what a commit applies after its sweep, computed from the lists alone, for
-// callers whose tensor and residual are elsewhere (on a device). It knows no ranks and no device.
+// Sparse, residual: the edits that a commit applies after its sweep, computed only from the lists,
+// for callers whose tensor and residual are elsewhere (on a device). It does not know ranks or
+// devices.
 #pragma once
 
 #include <algorithm>
@@ -34,9 +35,9 @@ class AscendingLookup {
   const Index* end_;
 };
 
-/// Writes what commit() and mask() (commit.hpp) would apply. Capacity: |own| in `cleared`, |result|
-/// in `delivered`, `most_returned` in `returned`. Throws std::length_error if that is not enough.
-/// Each list is read once, from front to back.
+/// Writes what commit() and mask() (commit.hpp) would apply. `cleared` needs capacity |own|,
+/// `delivered` |result|, and `returned` `most_returned`. Throws std::length_error if that is not
+/// enough. Each list is read once, from front to back.
 template <class Value, class Index>
 [[nodiscard]] EditCounts make_edits(const StepLists<Value, Index>& lists, std::size_t most_returned,
                                     const Edits<Value, Index>& edits) {
@@ -50,7 +51,7 @@ template <class Value, class Index>
       edits.cleared[counts.cleared++] = own.indices[i];
     }
   }
-  // The remainders of the lists that are not exhausted, in the order of the lists.
+  // These are the remainders of the lists that are not exhausted, in the order of the lists.
   std::vector<Entries<Value, Index>> left;
   left.reserve(dropped.size());
   std::ranges::copy_if(dropped, std::back_inserter(left),

@@ -10,13 +10,13 @@ namespace gtopk::sparse {
 
 template <class Value, class Index>
 struct StepLists {
-  /// What this rank selected.
+  /// The entries that this rank selected.
   Entries<Value, Index> own;
-  /// What is delivered, the same on every rank.
+  /// The entries that are delivered, the same on every rank.
   Entries<Value, Index> result;
-  /// What was selected and dropped on the way, list after list.
+  /// The entries that were selected and dropped on the way, list after list.
   std::span<const Entries<Value, Index>> dropped{};
-  /// Where dropped entries go.
+  /// The residuals to which dropped entries go.
   PutBack put_back = PutBack::kOwn;
 };
 

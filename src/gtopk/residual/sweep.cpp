@@ -1,4 +1,4 @@
-// Sparse, residual: the SIMD sweeps, compiled once per target and chosen at run time. There is
+// Sparse, residual: the SIMD sweeps, compiled once per target and chosen at run time. There is only
 // one addition per element, so every target gives the same bits.
 #include "src/gtopk/residual/sweep.hpp"
 

@@ -1,5 +1,5 @@
-// Sparse, residual: the arithmetic sweeps over a stretch of tensor and residual. Their SIMD
-// form is chosen at run time. They know no entries.
+// Sparse, residual: the arithmetic sweeps over a stretch of tensor and residual. Their SIMD form is
+// chosen at run time. They do not know entries.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,12 @@
 
 namespace gtopk::sparse {
 
-/// residual <- tensor + residual, tensor <- 0.
+/// Computes residual <- tensor + residual, tensor <- 0.
 template <class T>
 void absorb_stretch(T* tensor, Accumulation<T>* residual, std::size_t count);
 
-/// acc <- gradient + residual; `residual` may be null or `acc`. Returns whether all are finite.
+/// Computes acc <- gradient + residual; `residual` may be null or `acc`. Returns whether all are
+/// finite.
 template <class T>
 [[nodiscard]] bool accumulate_stretch(const T* gradient, const Accumulation<T>* residual,
                                       Accumulation<T>* acc, std::size_t count);

@@ -1,5 +1,5 @@
-// Sparse, select: the row of `block`: every block of b elements sends its own largest, as in
-// SparseLoCo and DeMo, so no layer is left out, and an index within a block is short.
+// Sparse, select: the row of `block`: every block of b elements sends its own largest entries, as
+// in SparseLoCo and DeMo, so no layer is left out, and indices within a block are short.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -12,7 +12,7 @@
 namespace gtopk::sparse {
 namespace {
 
-/// The threshold to try first in the next block, chosen such that most blocks are swept once and
+/// The threshold to try first in the next block, chosen so that most blocks are swept once and
 /// yield few surplus candidates. A block with too few is swept again, from the cache. It affects
 /// only time.
 template <class Value>
@@ -24,15 +24,15 @@ class Guess {
     return {below(threshold_, kOctave / 4), below(threshold_, kOctave), 1};
   }
 
-  /// The first sweep found `count` entries where k were wanted. Any threshold finds a non-finite
-  /// value.
+  /// Records that the first sweep found `count` entries where k were wanted. Any threshold finds a
+  /// non-finite value.
   void found(std::size_t count, std::size_t k) {
     if (count > 4 * k) {
       threshold_ = std::min(threshold_ + kOctave / 16, MagnitudeKey<Value>::kInfinity);
     }
   }
-  /// The first sweep found too few: `smallest` is the smallest key sent in the end, 1 if all were
-  /// sent.
+  /// Records that the first sweep found too few. `smallest` is the smallest key sent in the end, or
+  /// 1 if all were sent.
   void missed(Key<Value> smallest) { threshold_ = below(smallest, kOctave / 8); }
 
  private:
@@ -96,7 +96,7 @@ Selection block_select(const SelectionInput& input, const List& out, SelectScrat
 }
 
 /// On a device, a thread block works on each block. Shorter blocks would need more memory than the
-/// vector, and with longer ones most of the GPU would wait.
+/// vector, and with longer blocks most of the GPU would wait.
 constexpr std::uint64_t kShortestOnDevice = 64;
 constexpr std::uint64_t kLongestOnDevice = std::uint64_t{1} << 20U;
 

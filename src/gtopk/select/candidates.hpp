@@ -2,9 +2,10 @@
 // the first entries of acc in the selection order that reach a threshold.
 //
 // Candidates arrive in index order. When there are more than a bound, all but the first `keep` of
-// them in the selection order are dropped, and the threshold rises above the last of those: later
-// equals have larger indices and lose. So memory stays O(keep) for any data and any threshold, and
-// the threshold decides only how often that happens. It knows no selector.
+// them in the selection order are dropped, and the threshold rises above the last of these, because
+// later entries with an equal key have larger indices and lose. So memory stays O(keep) for any
+// data and any threshold, and the threshold affects only how often entries are dropped. This module
+// does not know selectors.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +29,7 @@ class Candidates {
  public:
   using Value = Accumulation<T>;
 
-  /// The first `keep` >= 1 entries of any sweep are known. `span`: the most elements that are swept
+  /// Keeps the first `keep` >= 1 entries of any sweep. `span` is the most elements that are swept
   /// before the next start().
   Candidates(Segments<const T> gradient, const Value* residual, std::size_t span, std::size_t keep,
              SelectScratch& scratch)
@@ -40,19 +41,18 @@ class Candidates {
         indices_(scratch.indices.array<Index>(capacity_)),
         values_(scratch.values.array<Value>(capacity_)),
         keys_(scratch.keys) {
-    static_cast<void>(keys_.array<Key<Value>>(capacity_));  // sized by shape, as it must not grow
-                                                            // with the data
+    static_cast<void>(keys_.array<Key<Value>>(capacity_));  // sized by shape, not by data
   }
 
-  /// Forgets what was found; from now on, entries below `threshold` (at least 1) are skipped.
+  /// Forgets all candidates; from now on, entries below `threshold` (at least 1) are skipped.
   void start(Key<Value> threshold) {
     size_ = 0;
     first_threshold_ = threshold;
     threshold_ = threshold;
   }
 
-  /// Sweeps [begin, end) of acc, which follows everything swept since start(). False if something
-  /// is not finite.
+  /// Sweeps [begin, end) of acc, which follows everything swept since start(). Returns false if a
+  /// value is not finite.
   [[nodiscard]] bool sweep(std::size_t begin, std::size_t end) {
     for (std::size_t stretch_end = 0; begin < end; begin = stretch_end) {
       cursor_.go_to(begin);
@@ -65,8 +65,8 @@ class Candidates {
     return true;
   }
 
-  /// The same for at most kSweepStretch elements of acc at these addresses, from element `begin`
-  /// on.
+  /// Does the same for at most kSweepStretch elements of acc at these addresses, starting at
+  /// element `begin`.
   [[nodiscard]] bool take(const T* gradient, const Value* residual, std::size_t begin,
                           std::size_t count) {
     StretchCandidates<Value> found;
@@ -91,8 +91,8 @@ class Candidates {
   /// The threshold passed to start().
   [[nodiscard]] Key<Value> first_threshold() const { return first_threshold_; }
 
-  /// How many entries reach `key` >= first_threshold(): exact below `keep`, otherwise at least
-  /// that.
+  /// The number of entries that reach `key` >= first_threshold(). It is exact below `keep`;
+  /// otherwise it is at least `keep`.
   [[nodiscard]] std::size_t reaching(Key<Value> key) const {
     return static_cast<std::size_t>(std::count_if(
         values_, values_ + size_, [key](Value value) { return magnitude_key(value) >= key; }));
@@ -115,7 +115,7 @@ class Candidates {
     auto* keys = keys_.array<Key<Value>>(capacity_);
     std::transform(values_, values_ + size_, keys, magnitude_key<Value>);
     const auto [kth, larger, equal] = kth_largest(keys, size_, k);
-    // Of the entries with the k-th key, those before `equals_end` stay.
+    // The entries with the k-th key before `equals_end` stay.
     std::size_t equals_end = size_;
     if (larger + equal > k) {
       equals_end = 0;
@@ -155,13 +155,13 @@ class Candidates {
   }
 
  private:
-  /// A larger bound avoids cutting down every few entries.
+  /// The lowest bound. A larger bound avoids dropping candidates after every few entries.
   static constexpr std::size_t kFewest = 32'768;
 
   SegmentCursor<const T> cursor_;
   const Value* residual_;
   std::size_t keep_;
-  std::size_t bound_;     // on the candidates held
+  std::size_t bound_;     // bound on the number of candidates
   std::size_t capacity_;  // the bound plus one stretch
   Index* indices_;
   Value* values_;

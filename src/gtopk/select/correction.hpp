@@ -1,5 +1,5 @@
-// Sparse, select: how the approximate selectors reach a threshold and correct it: the rules
-// that CPU and GPU share. They know no lists.
+// Sparse, select: the rules by which approximate selectors reach a threshold and correct it. CPU
+// and GPU share them. They do not know lists.
 #pragma once
 
 #include <cmath>
@@ -22,8 +22,8 @@ struct Correction {
   double up = 1.5;
   /// The most corrections before the count is accepted as it is.
   int times = 3;
-  /// On the CPU, a sweep begins at the threshold times this, so that corrections down to that need
-  /// no new sweep. It affects only time.
+  /// On the CPU, a sweep begins at the threshold times this factor, so that corrections down to it
+  /// need no new sweep. It affects only time.
   double ahead = 0.5;
 
   [[nodiscard]] GTOPK_HOST_DEVICE bool too_few(std::uint64_t count, std::uint64_t k) const {
@@ -34,15 +34,15 @@ struct Correction {
   }
 };
 
-/// Of the selector of that name.
+/// The correction of the selector `gaussian`.
 inline constexpr Correction kGaussianCorrection{};
 inline constexpr Correction kSampledCorrection{
     .unit = 10, .least = 8, .most = 13, .down = 0.8, .up = 1.3, .times = 10, .ahead = 0.64};
 inline constexpr Correction kThresholdCorrection{
     .unit = 3, .least = 2, .most = 4, .down = 0.975, .up = 1.025, .times = 8, .ahead = 0.8};
 
-/// The smallest key, at least 1, of a magnitude that reaches the threshold: any nonzero one for a
-/// threshold of 0 or less, no finite one for NaN.
+/// The smallest key, at least 1, of a magnitude that reaches the threshold: any nonzero magnitude
+/// reaches a threshold of 0 or less, and no finite one reaches NaN.
 template <class Value>
 [[nodiscard]] GTOPK_HOST_DEVICE Key<Value> key_reaching(double threshold) {
   if (threshold <= 0) {

@@ -1,5 +1,5 @@
-// Sparse, select: the row of `gaussian`: a threshold from mean and deviation of acc, as if it
-// were normally distributed, corrected if it is not.
+// Sparse, select: the row of `gaussian`: a threshold from mean and deviation of acc, which assumes
+// a normal distribution and is corrected if acc has another one.
 //
 // Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning", arXiv 1911.08772,
 // Alg. 1 (Gaussian-k): t = mean + deviation * z, where z is the two-sided normal quantile of k/d;
@@ -16,8 +16,9 @@
 namespace gtopk::sparse {
 namespace {
 
-/// The z at which erfc(z / sqrt(2)), the share of a normal distribution beyond z on both sides,
-/// falls below `share`: 64 bisections of [0, 40], which covers every share a double can express.
+/// Finds the z at which erfc(z / sqrt(2)), the share of a normal distribution beyond z on both
+/// sides, falls below `share`. It takes 64 bisections of [0, 40], which covers every share a double
+/// can express.
 double two_sided_quantile(double share) {
   double low = 0;
   double high = 40;

@@ -1,5 +1,5 @@
-// Sparse, select: the sample reads whole cache lines (a line costs as much as one element of
-// it), one from each of as many equal strata, at a position chosen by a hash, as a fixed stride
+// Sparse, select: the sample reads whole cache lines (a line costs as much as one element of it),
+// one from each of as many equal strata, at a position chosen by a hash, because a fixed stride
 // could hit the same column of a weight matrix in every row.
 #include "src/gtopk/select/sample.hpp"
 
@@ -12,13 +12,14 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Number of sampled elements of the selection to aim at: 7 % standard deviation if they are
-/// isolated. Each line of the sample costs as much as some ten surplus candidates.
+/// The target number of sampled elements that belong to the selection. It gives 7 % standard
+/// deviation if they are isolated. Each line of the sample costs as much as about ten surplus
+/// candidates.
 constexpr double kHitsOfSample = 192;
 
-/// The guess aims at more than k by a quarter and four deviations: each surplus candidate costs
-/// nanoseconds, while too few cost a second sweep. Gradients cluster, so the binomial deviation
-/// alone is too small.
+/// Returns a rank that aims above k by a quarter and four deviations, because each surplus
+/// candidate costs nanoseconds, while too few candidates cost a second sweep. Gradients cluster, so
+/// the binomial deviation alone is too small.
 [[nodiscard]] std::size_t cautious_rank(double expected_hits) {
   return static_cast<std::size_t>(1.25 * expected_hits + 4 * std::sqrt(expected_hits) + 8);
 }
@@ -38,7 +39,7 @@ Key<Accumulation<T>> sampled_threshold(Segments<const T> gradient, const Accumul
   using Value = Accumulation<T>;
   constexpr std::size_t kLine = 64 / sizeof(T);
   constexpr std::size_t kFewestLines = 256;
-  constexpr std::size_t kSparsest = 32;  // at most every 32nd line
+  constexpr std::size_t kSparsest = 32;  // the sample has at most every 32nd line
   constexpr std::size_t kAhead = 16;     // how many lines ahead to prefetch
 
   const double density = static_cast<double>(k) / static_cast<double>(d);

@@ -1,5 +1,5 @@
-// Sparse, select: a guess of the threshold from a sample. A bad guess costs time but never
-// changes the result. It knows no entries.
+// Sparse, select: a guess of the threshold from a sample. A bad guess costs time but never changes
+// the result. It does not know entries.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,9 @@
 
 namespace gtopk::sparse {
 
-/// A key that somewhat more than k elements of acc probably reach, at least 1 and at most the key
-/// of Inf. Deterministic: depends only on the data, not on its cut into pieces. `k` >= 1.
+/// Returns a key that somewhat more than k elements of acc probably reach; it is at least 1 and at
+/// most the key of Inf. It is deterministic: it depends only on the data, not on its cut into
+/// pieces. Requires `k` >= 1.
 template <class T>
 [[nodiscard]] Key<Accumulation<T>> sampled_threshold(Segments<const T> gradient,
                                                      const Accumulation<T>* residual, std::size_t d,

@@ -1,10 +1,10 @@
-// Sparse, select: the row of `sampled`: a threshold from the largest of a strided sample of
-// acc, corrected according to the number of entries found.
+// Sparse, select: the row of `sampled`: a threshold from the largest elements of a strided sample
+// of acc, corrected according to the number of entries found.
 //
 // Lin et al., "Deep Gradient Compression", arXiv 1712.01887, section 3 and the authors' code: the
 // top of a sample of 1 % gives the threshold; up to ten times it is multiplied by 0.8 for fewer
-// than 0.8 k entries or by 1.3 for more than 1.3 k. Theirs starts at a random element, this one at
-// the first, so that a step can be repeated.
+// than 0.8 k entries or by 1.3 for more than 1.3 k. Their sample starts at a random element; this
+// one starts at the first, so that a step can be repeated.
 #include <algorithm>
 #include <cmath>
 
@@ -17,8 +17,9 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Every 101st element, about 1 %: a prime, which seldom divides the row length of a weight matrix.
-/// A small selection uses a finer sample, so that about eight of its entries are sampled.
+/// The sample has every 101st element, about 1 %. 101 is prime, so it seldom divides the row length
+/// of a weight matrix. A small selection uses a finer sample, so that about eight of its entries
+/// are sampled.
 constexpr std::uint64_t kStride = 101;
 constexpr std::uint64_t kWantedHits = 8;
 
@@ -34,7 +35,7 @@ std::uint64_t rank_in_sample(std::uint64_t d, std::uint64_t k, std::uint64_t siz
   return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1, size);
 }
 
-/// The magnitude that the sample's share of k elements reach; 0 if too few are nonzero.
+/// Returns the magnitude that the sample's share of k elements reach; 0 if too few are nonzero.
 template <class T>
 double threshold_of_sample(const SelectionInput& input, std::size_t stride, GrowingBuffer& keys) {
   using Value = Accumulation<T>;

@@ -1,6 +1,7 @@
-// Sparse, select: exact selection by a guessed threshold and one sweep. The guess affects time
-// but never the result: too low a guess finds surplus candidates, which are cut down on the way;
-// too high a guess (fewer than k found) needs a second sweep that takes all nonzero elements.
+// Sparse, select: exact selection by a guessed threshold and one sweep. The guess affects time but
+// never the result: a guess that is too low finds surplus candidates, which are dropped on the way;
+// a guess that is too high (fewer than k found) needs a second sweep that takes all nonzero
+// elements.
 #include "src/gtopk/select/select_exact.hpp"
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Up to this size a sample does not pay.
+/// Up to this size, a sample costs more than it saves.
 constexpr std::size_t kSmall = 32'768;
 
 template <class T>
@@ -30,7 +31,7 @@ Selection select_exact(Segments<const T> gradient, const Value* residual, std::s
   const KeepDenormals guard;
   k = std::min(k, d);
   Candidates<T, Index> candidates(gradient, residual, d, std::max<std::size_t>(k, 1), scratch);
-  // With k = 0 nothing is selected, but non-finite values are still found.
+  // With k = 0, nothing is selected, but non-finite values are still found.
   candidates.start(k == 0 ? MagnitudeKey<Value>::kInfinity
                           : guess(gradient, residual, d, k, scratch.keys));
   if (!candidates.sweep(0, d)) {

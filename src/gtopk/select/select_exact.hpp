@@ -1,6 +1,6 @@
-// Sparse, select: the exact selection of one rank. One reading sweep over gradient and
-// residual computes acc, finds what is not finite and compacts the candidates; the selection is
-// then made among those. It writes neither tensor nor residual, and knows no ranks.
+// Sparse, select: the exact selection of one rank. One reading sweep over gradient and residual
+// computes acc, finds values that are not finite and compacts the candidates; the selection is then
+// made among these. It writes neither tensor nor residual, and does not know ranks.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ struct Selection {
   SelectorState next{};   ///< the selector's state for the next step
 };
 
-/// Working storage of select_exact, kept from call to call; one per concurrent selection.
+/// Working storage of select_exact, kept from call to call. Each concurrent selection needs its
+/// own.
 struct SelectScratch {
   GrowingBuffer indices;
   GrowingBuffer values;
@@ -31,8 +32,8 @@ struct SelectScratch {
   return scratch;
 }
 
-/// The first k of acc = gradient + residual in the selection order, zeros excluded, sorted by
-/// index.
+/// Selects the first k nonzero elements of acc = gradient + residual in the selection order, sorted
+/// by index.
 ///
 /// T is float, double, Bfloat16 or Float16; Value its accumulation type; Index uint32_t (d < 2^32)
 /// or uint64_t. `residual` may be null (zeros). `out` has capacity min(k, d). The gradient's cut

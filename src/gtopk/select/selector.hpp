@@ -1,6 +1,5 @@
-// Sparse, select: a selector as a row of the registry. It finds the entries that a rank sends;
-// which ones, and how many at most, is its definition. A new one is a file and a row of
-// registry.cpp.
+// Sparse, select: a selector as a row of the registry. It finds the entries that a rank sends; it
+// defines which ones and the most of them. A new selector is a file and a row of registry.cpp.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +17,11 @@
 
 namespace gtopk::sparse {
 
-/// What to select from: acc = gradient + residual.
+/// The input of a selection: acc = gradient + residual.
 struct SelectionInput {
   /// d elements of dtype.
   Segments<void> tensor;
-  /// d elements of accumulation_type(dtype), or null: zeros.
+  /// d elements of accumulation_type(dtype), or null, which means zeros.
   const void* residual = nullptr;
   std::uint64_t d = 0;
   DataType dtype = DataType::kFloat32;
@@ -31,13 +30,13 @@ struct SelectionInput {
   /// For selectors by blocks: the density that determines k, and the elements per block.
   double density = 0;
   std::uint64_t block = 0;
-  /// The state after the last step; zeros: none.
+  /// The state after the last step; zeros mean that there is none.
   SelectorState state{};
 };
 
 struct SelectorRow {
-  /// Writes the entries into `out`, which has capacity most(d, k), ascending. Pure, except for the
-  /// scratch memory.
+  /// Writes the entries, ascending, into `out`, which has capacity most(d, k). It is a pure
+  /// function, except for the scratch memory.
   using Select = Selection (*)(const SelectionInput& input, const List& out,
                                SelectScratch& scratch);
   using Most = std::uint64_t (*)(std::uint64_t d, std::uint64_t k);
@@ -47,13 +46,13 @@ struct SelectorRow {
   std::string_view name;
   std::string_view description;
   Select select;
-  /// The most entries that it returns; null: k.
+  /// The most entries that it returns; if null, k.
   Most most = nullptr;
-  /// Every block of `block` elements has its own k, which merging nodes respect as well; needs a
-  /// density.
+  /// Whether every block of `block` elements has its own k, which merging nodes also respect. This
+  /// needs a density.
   bool per_block = false;
-  /// The same selection as made by a device (device/selection.hpp), d >= 1, 1 <= k <= d; nullopt if
-  /// no device can make it. Null: no device ever can.
+  /// The rule by which a device makes the same selection (device/selection.hpp), for d >= 1 and 1
+  /// <= k <= d; nullopt if no device can make it. If null, no device ever can.
   OnDevice on_device = nullptr;
 
   [[nodiscard]] std::uint64_t most_of(std::uint64_t d, std::uint64_t k) const {
@@ -61,7 +60,7 @@ struct SelectorRow {
   }
 };
 
-/// min(d, ceil(4k/3)), k <= d: the bound to which an approximate selection is cut.
+/// The bound to which an approximate selection is cut: min(d, ceil(4k/3)), k <= d.
 [[nodiscard]] constexpr std::uint64_t four_thirds(std::uint64_t d, std::uint64_t k) {
   return k + std::min(d - k, k / 3 + (k % 3 == 0 ? 0 : 1));
 }
@@ -77,7 +76,7 @@ Selection visit_selection(const SelectionInput& input, Select select) {
   return selection;
 }
 
-/// The rows of registry.cpp, and those added at run time.
+/// The rows of registry.cpp, and rows added at run time.
 [[nodiscard]] Registry<SelectorRow>& selector_registry();
 
 extern const SelectorRow kExact;

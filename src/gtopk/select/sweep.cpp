@@ -1,4 +1,4 @@
-// Sparse, select: the SIMD sweep, compiled once per target and chosen at run time. One
+// Sparse, select: the SIMD sweep, compiled once per target and chosen at run time. It has one
 // addition per element and integer comparisons, so every target gives the same bits.
 #include "src/gtopk/select/sweep.hpp"
 
@@ -96,7 +96,8 @@ class Sweep {
 
   HWY_INLINE void keep(Vector acc, Mask mask, std::size_t at) {
     const std::size_t bits = bits_of(kBits, mask);
-    // Iota of a variable goes through memory lane by lane, four times as slow as everything else.
+    // Iota of a variable goes through memory lane by lane, which takes four times as long as
+    // everything else.
     const auto offsets =
         hn::Add(hn::Iota(kOffsets, 0), hn::Set(kOffsets, static_cast<Key<Value>>(at)));
     store_packed(kValues, acc, bits, found_.values + size_);

@@ -1,11 +1,11 @@
-// Sparse, select: the row of `threshold`: last step's threshold, corrected by a few small
-// steps, or the exact one if that is not enough. One sweep, or two if acc has shrunk by more than a
-// fifth.
+// Sparse, select: the row of `threshold`: the last step's threshold, corrected by a few small
+// steps, or the exact threshold if that is not enough. It takes one sweep, or two if acc has shrunk
+// by more than a fifth.
 //
 // Li and Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning" (Ok-Topk), arXiv
 // 2201.07598, section 3.1: thresholds change slowly from step to step, so they are reused, scaled
-// by 1.025 if the count requires it (their code for BERT). Theirs are recomputed exactly every tau
-// steps, these when the count requires it.
+// by 1.025 if the count requires it (their code for BERT). They recompute thresholds exactly every
+// tau steps; here that is done when the count requires it.
 #include <cmath>
 
 #include "src/gtopk/select/correction.hpp"

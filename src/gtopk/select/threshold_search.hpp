@@ -1,5 +1,6 @@
-// Sparse, select: what the approximate selectors share: a threshold that is adjusted until the
-// number of entries that reach it is within bounds. It does not know the source of the threshold.
+// Sparse, select: the search that approximate selectors share: a threshold that is adjusted until
+// the number of entries that reach it is within bounds. It does not know the source of the
+// threshold.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +18,8 @@
 
 namespace gtopk::sparse {
 
-/// One selection. Counts cover all of acc, but only the first four_thirds(d, k) + 1 entries are
-/// kept: that many are already too many.
+/// The search of one selection. Counts cover all of acc, but only the first four_thirds(d, k) + 1
+/// entries are kept, because more are already too many.
 template <class T, class Index>
 class ThresholdSearch {
  public:
@@ -31,7 +32,7 @@ class ThresholdSearch {
         candidates_(Segments<T>(input.tensor), static_cast<const Value*>(input.residual), d_,
                     most_ + 1, scratch) {}
 
-  /// Moves the threshold by at most correction.times steps. False if something is not finite.
+  /// Moves the threshold by at most correction.times steps. Returns false if a value is not finite.
   [[nodiscard]] bool search(double threshold, const Correction& correction) {
     threshold_ = threshold;
     for (int left = correction.times;; --left) {
@@ -48,13 +49,13 @@ class ThresholdSearch {
   }
 
   [[nodiscard]] double threshold() const { return threshold_; }
-  /// How many entries reach the threshold; exact up to four_thirds(d, k), otherwise just more than
-  /// that.
+  /// The number of entries that reach the threshold. It is exact up to four_thirds(d, k), and
+  /// otherwise some larger number.
   [[nodiscard]] std::size_t count() const { return count_; }
   /// Whether the last count was within bounds.
   [[nodiscard]] bool within() const { return within_; }
 
-  /// The entries that reach the threshold, the first four_thirds(d, k) of them.
+  /// Selects the entries that reach the threshold, but at most the first four_thirds(d, k).
   [[nodiscard]] Selection reaching(EntriesOut<Value, Index> out) {
     candidates_.keep_reaching(key_reaching<Value>(threshold_));
     if (candidates_.size() > most_) {
@@ -63,7 +64,7 @@ class ThresholdSearch {
     return {.count = candidates_.write(out)};
   }
 
-  /// The first k, from what a search has found if that is enough.
+  /// Selects the first k, from the candidates of the search if they are enough.
   [[nodiscard]] Selection exact(EntriesOut<Value, Index> out) {
     if (candidates_.size() < k_ && candidates_.first_threshold() > 1) {
       candidates_.start(1);
@@ -78,7 +79,8 @@ class ThresholdSearch {
   }
 
  private:
-  /// Counts what reaches the threshold, with a sweep if the last one skipped such entries.
+  /// Counts the entries that reach the threshold, with a sweep if the last one skipped such
+  /// entries.
   [[nodiscard]] bool count(double ahead) {
     const Key<Value> key = key_reaching<Value>(threshold_);
     if (!swept_ || key < candidates_.first_threshold()) {

@@ -1,5 +1,5 @@
-// Sparse, value: blocks of neighbouring elements, each of which keeps a number of entries of
-// its own (the selector `block`). Pure arithmetic.
+// Sparse, value: blocks of neighbouring elements, each of which keeps its own number of entries
+// (the selector `block`). This is pure arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@ namespace gtopk::sparse {
 
 class Blocks {
  public:
-  /// No blocks: entries of all elements compete.
+  /// Makes no blocks: entries of all elements compete.
   Blocks() = default;
-  /// d elements in blocks of `length` >= 1; the last one may be shorter. Each keeps
+  /// Cuts d elements into blocks of `length` >= 1; the last one may be shorter. Each keeps
   /// selection_size(its elements, density).
   Blocks(std::uint64_t d, double density, std::uint64_t length)
       : length_(std::min(length, d)),
@@ -24,13 +24,13 @@ class Blocks {
   /// Whether there are blocks.
   [[nodiscard]] explicit operator bool() const { return length_ != 0; }
   [[nodiscard]] std::uint64_t length() const { return length_; }
-  /// Where the block of this index begins.
+  /// The beginning of the block with this index.
   [[nodiscard]] std::uint64_t begin(std::uint64_t index) const { return index - index % length_; }
-  /// How many entries the block that begins there keeps.
+  /// The number of entries that the block that begins there keeps.
   [[nodiscard]] std::uint64_t keeps(std::uint64_t begin) const {
     return begin < short_begin_ ? keeps_ : short_keeps_;
   }
-  /// How many all blocks keep.
+  /// The number of entries that all blocks keep.
   [[nodiscard]] std::uint64_t keep() const {
     return length_ == 0 ? 0 : short_begin_ / length_ * keeps_ + short_keeps_;
   }

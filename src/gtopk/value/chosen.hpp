@@ -1,5 +1,5 @@
 // Sparse, value: chooses one of two values without a branch, which would be mispredicted for
-// every other entry. It knows no lists.
+// every other entry. It does not know lists.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace gtopk::sparse {
 
-/// `one` where `wanted` is 1, `other` where it is 0.
+/// Returns `one` if `wanted` is 1, and `other` if it is 0.
 template <class Value>
 [[nodiscard]] Value chosen(std::uint64_t wanted, Value one, Value other) {
   const Key<Value> mask = Key<Value>{0} - static_cast<Key<Value>>(wanted);

@@ -1,5 +1,5 @@
-// Sparse, value: for each set of picked lanes, which lane goes where when they are packed to
-// the left. It knows no SIMD target.
+// Sparse, value: a table that says, for each set of picked lanes, which lane goes where when they
+// are packed to the left. It does not depend on the SIMD target.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Sparse, value: the entries that a commit applies to residual and tensor after its sweep, if
-// the sweep does not apply them itself. Views only. It knows no commit.
+// Sparse, value: the entries that a commit applies to residual and tensor after its sweep, if the
+// sweep does not apply them itself. They are only views, and do not know the commit.
 #pragma once
 
 #include "gtopk/detached.hpp"
@@ -10,12 +10,12 @@ namespace gtopk::sparse {
 /// The edits, applied in this order.
 template <class Value, class Index>
 struct Edits {
-  /// Ascending; residual and momentum become 0 there.
+  /// Indices, ascending, at which residual and momentum become 0.
   Index* cleared = nullptr;
-  /// Ascending, with an index as often as something comes back to it; added to the residual in this
-  /// order.
+  /// Entries, ascending, that are added to the residual in this order. An index occurs once for
+  /// each value that is returned to it.
   EntriesOut<Value, Index> returned;
-  /// Ascending; written to the tensor, after division and rounding.
+  /// Entries, ascending, that are written to the tensor after division and rounding.
   EntriesOut<Value, Index> delivered;
 };
 

@@ -1,5 +1,5 @@
-// Sparse, value: a list of entries (index, value) as two arrays, sorted by index, each index
-// at most once. Views only: whoever made the arrays owns them. It knows no algorithm.
+// Sparse, value: a list of entries (index, value) as two arrays, sorted by index, each index at
+// most once. The lists are views; whoever made the arrays owns them. They do not know algorithms.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ struct Entries {
   std::size_t size = 0;
 };
 
-/// A list to write; each function says what capacity it needs. Must not overlap what is read.
+/// A list to write. Each function says what capacity it needs. It must not overlap the lists that
+/// are read.
 template <class Value, class Index>
 struct EntriesOut {
   Index* indices = nullptr;

@@ -1,5 +1,5 @@
-// Sparse, value: uninitialised storage that keeps its largest size, so that the second call of
-// the same shape allocates nothing. It knows no types.
+// Sparse, value: uninitialised storage that keeps its largest size, so that the second call of the
+// same shape allocates nothing. It does not know types.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,13 @@ namespace gtopk::sparse {
 
 class GrowingBuffer {
  public:
-  /// Memory for `count` elements of T, aligned to a cache line; growing it discards the contents.
+  /// Returns memory for `count` elements of T, aligned to a cache line; growing it discards the
+  /// contents.
   template <class T>
   [[nodiscard]] T* array(std::size_t count) {
     const std::size_t bytes = count * sizeof(T);
     if (bytes > size_) {
-      // The old block goes first: two large ones need not exist at once.
+      // The old block is freed first, so that two large ones need not exist at once.
       block_.reset();
       size_ = 0;
       block_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));

@@ -1,7 +1,8 @@
-// Sparse, value: selection by brackets (Floyd and Rivest, 1975), with SIMD passes. A small
-// sample brackets the k-th key; one pass counts what is above and inside the bracket, a second one
-// keeps the inside; usually one round is left for nth_element. For 50,000 keys it takes a tenth of
-// nth_element alone and a third of a radix histogram, whose increments wait for one another.
+// Sparse, value: selection by brackets (Floyd and Rivest, 1975), with SIMD passes. A small sample
+// brackets the k-th key; one pass counts the keys above and inside the bracket, and a second one
+// keeps those inside; usually only one call of nth_element is then left. For 50,000 keys it takes a
+// tenth of nth_element alone and a third of a radix histogram, whose increments wait for one
+// another.
 #include "src/gtopk/value/kth_key.hpp"
 
 #include <algorithm>
@@ -62,7 +63,7 @@ HWY_INLINE BracketCounts count(const KeyType* keys, std::size_t size, Bracket<Ke
   return counts;
 }
 
-// In place: stores never overtake loads.
+// This works in place, because stores never overtake loads.
 template <class KeyType>
 HWY_INLINE void keep_inside(KeyType* keys, std::size_t size, Bracket<KeyType> bracket) {
   using Signed = hwy::MakeSigned<KeyType>;
@@ -133,7 +134,7 @@ void narrow_to(std::uint64_t* keys, std::size_t size, Bracket<std::uint64_t> bra
 /// Sample size for a bracket.
 constexpr std::size_t kSample = 256;
 
-/// Two standard deviations around the k-th of an evenly spaced sample.
+/// Returns a bracket of two standard deviations around the k-th of an evenly spaced sample.
 template <class KeyType>
 Bracket<KeyType> bracket_from_sample(const KeyType* keys, std::size_t size, std::size_t k) {
   std::array<KeyType, kSample> sample;
@@ -145,7 +146,7 @@ Bracket<KeyType> bracket_from_sample(const KeyType* keys, std::size_t size, std:
   const double reach = 2 * std::sqrt(kSample * share * (1 - share)) + 1;
   const auto high = static_cast<std::ptrdiff_t>(std::floor(middle - reach));
   const auto low = static_cast<std::ptrdiff_t>(std::ceil(middle + reach));
-  // Past an end of the sample the bracket is open on that side.
+  // If the bracket extends past an end of the sample, it is open on that side.
   Bracket<KeyType> bracket{.low = 0, .high = ~KeyType{0} >> 1U};
   auto from = sample.begin();
   if (high >= 0) {
@@ -165,7 +166,7 @@ Bracket<KeyType> bracket_from_sample(const KeyType* keys, std::size_t size, std:
 template <class KeyType>
 KthKey<KeyType> kth_largest(KeyType* keys, std::size_t size, std::size_t k) {
   constexpr std::size_t kFew = 2 * kSample;
-  std::size_t larger = 0;  // than every key still in `keys`
+  std::size_t larger = 0;  // number of keys larger than all in `keys`
   while (size > kFew) {
     Bracket<KeyType> bracket = bracket_from_sample(keys, size, k);
     const BracketCounts counts = count_in(keys, size, bracket);
@@ -174,7 +175,7 @@ KthKey<KeyType> kth_largest(KeyType* keys, std::size_t size, std::size_t k) {
       return {.key = bracket.low, .larger = larger + counts.above, .equal = counts.inside};
     }
     if (!holds || counts.inside > size / 2) {
-      break;  // an order or a distribution that the sample misses
+      break;  // the sample does not represent the keys
     }
     narrow_to(keys, size, bracket);
     larger += counts.above;

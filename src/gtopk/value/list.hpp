@@ -1,5 +1,5 @@
-// Sparse, value: a list of entries in memory with its types erased: algorithms pass lists on,
-// and computing code asks for the typed view. It knows no message.
+// Sparse, value: a list of entries in memory with erased types. Algorithms pass lists on, and
+// computing code asks for the typed view. It does not know messages.
 #pragma once
 
 #include <cstddef>
@@ -37,31 +37,32 @@ void visit_entry(EntryType type, F f) {
 /// A rank's selection as bytes.
 struct CodedSelection {
   std::uint64_t entries = 0;
-  /// What a codec has written; memory for a header precedes it.
+  /// The bytes that a codec has written; memory for a header precedes them.
   std::span<std::byte> code;
 };
 
-/// Indices ascending, each at most once. A view: the operation owns the memory.
+/// A list with ascending indices, each at most once. It is a view; the operation owns the memory.
 struct List {
   std::span<std::byte> memory;
   std::byte* indices = nullptr;
   std::byte* values = nullptr;
-  /// For each entry, how many ranks' values are added up in it; null: one rank's.
+  /// For each entry, the number of ranks whose values are added up in it; null means one rank.
   const std::uint32_t* counts = nullptr;
-  /// The selections of which it is the sum, in rank order, if it may be sent as these; else empty.
+  /// The selections of which the list is the sum, in rank order, if it may be sent as selections;
+  /// else empty.
   std::span<const CodedSelection> selections;
   std::size_t capacity = 0;
   std::size_t size = 0;
-  /// False: a rank below met NaN or infinity, and the list has no entries.
+  /// False if a rank below had NaN or infinity; the list then has no entries.
   bool finite = true;
-  /// Its values are already rounded for the wire.
+  /// Whether its values are already rounded for the wire.
   bool rounded = false;
 
   template <class Value, class Index>
   [[nodiscard]] Entries<Value, Index> entries() const {
     return {reinterpret_cast<const Index*>(indices), reinterpret_cast<const Value*>(values), size};
   }
-  /// Where `capacity` entries may be written.
+  /// A view of `capacity` entries to write to.
   template <class Value, class Index>
   [[nodiscard]] EntriesOut<Value, Index> output() const {
     return {reinterpret_cast<Index*>(indices), reinterpret_cast<Value*>(values)};

@@ -1,5 +1,5 @@
-// Sparse, value: rows by name. The initial rows are always there; programs can add their own.
-// It knows nothing of what a row does.
+// Sparse, value: rows by name. The initial rows are always there; programs can add their own. It
+// does not know what a row does.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +22,14 @@ namespace gtopk::sparse {
 template <class Row>
 class Registry {
  public:
-  /// `what`: the name of the option, which says what a row is. `also`: a value of the option that
-  /// is no row; errors list it.
+  /// `what` is the name of the option, which says what a row is. `also` is a value of the option
+  /// that is not a row; errors list it.
   Registry(std::string_view what, std::initializer_list<const Row*> rows,
            std::string_view also = {})
       : what_(what), also_(also), rows_(rows) {}
 
-  /// Throws Error{kInvalidArgument} listing the available names if no row has that name.
+  /// Returns the row of that name. If there is none, throws Error{kInvalidArgument} that lists the
+  /// available names.
   [[nodiscard]] const Row& find(std::string_view name) const {
     const std::lock_guard lock(mutex_);
     const auto row = std::ranges::find(rows_, name, &Row::name);
@@ -57,7 +58,7 @@ class Registry {
     return choices_if([](const Row& /*row*/) { return true; });
   }
 
-  /// Adds a row, or replaces the one of the same name.
+  /// Adds a row, or replaces the row of the same name.
   void add(const Row& row) {
     const std::lock_guard lock(mutex_);
     std::erase_if(rows_, [&](const Row* other) { return other->name == row.name; });

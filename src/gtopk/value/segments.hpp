@@ -1,5 +1,6 @@
-// Sparse, value: a vector stored in several pieces, such as the gradients of several
-// parameters. Indices are those of the whole vector. Non-owning views. It knows no entries.
+// Sparse, value: a vector stored in several pieces, such as the gradients of several parameters.
+// Indices refer to the whole vector. The pieces are non-owning views. This module does not know
+// entries.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ template <class T>
 class Segments {
  public:
   constexpr Segments() = default;
-  /// A vector in one piece, whose length is that of the vector.
+  /// A vector in one piece, which has the vector's length.
   constexpr Segments(T* only) : only_(only) {}  // NOLINT(google-explicit-constructor)
   /// A vector in these pieces; the span must outlive it. Pieces may be empty.
   constexpr explicit Segments(std::span<const Segment> pieces) : pieces_(pieces) {}
@@ -32,7 +33,7 @@ class Segments {
   constexpr explicit Segments(const Segments<U>& other)
       : only_(static_cast<T*>(other.only())), pieces_(other.pieces()) {}
 
-  /// Null if the vector is in several pieces.
+  /// The only piece; null if the vector is in several pieces.
   [[nodiscard]] constexpr T* only() const { return only_; }
   [[nodiscard]] constexpr std::span<const Segment> pieces() const { return pieces_; }
 
@@ -41,7 +42,7 @@ class Segments {
   std::span<const Segment> pieces_;
 };
 
-/// Walks over the pieces, forwards or backwards; a move costs O(pieces in between).
+/// Moves over the pieces, forwards or backwards; a move costs O(pieces in between).
 template <class T>
 class SegmentCursor {
  public:
@@ -62,7 +63,7 @@ class SegmentCursor {
     }
   }
 
-  /// The first element of the piece, and one past its last.
+  /// The index of the first element of the piece, and the index past its last element.
   [[nodiscard]] std::size_t begin() const { return begin_; }
   [[nodiscard]] std::size_t end() const { return end_; }
   /// The address of an element of the piece.

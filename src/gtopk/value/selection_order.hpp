@@ -1,5 +1,5 @@
-// Sparse, value: the one total order by which entries are selected (|value| descending, then
-// index ascending), on integers. CPU and GPU share it. It knows no lists and no algorithm.
+// Sparse, value: the one total order by which entries are selected (|value| descending, then index
+// ascending), on integers. CPU and GPU share it. It does not know lists or algorithms.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ template <class Value>
   return bits & MagnitudeKey<Value>::kSignless;
 }
 
-/// False for the keys of Inf and NaN.
+/// Whether a key is finite; false for the keys of Inf and NaN.
 template <class Value>
 [[nodiscard]] GTOPK_HOST_DEVICE inline bool is_finite_key(Key<Value> key) {
   return key < MagnitudeKey<Value>::kInfinity;

@@ -1,5 +1,5 @@
-// Sparse, value: the hashes of a count-sketch, and the fixed-point numbers that its cells are
-// summed in. CPU and GPU share it. It knows no vector and no cells.
+// Sparse, value: the hashes of a count-sketch, and the fixed-point numbers in which its cells are
+// summed. CPU and GPU share it. It does not know vectors or cells.
 //
 // Hashes are polynomials over the integers modulo 2^61 - 1. They have as many coefficients as there
 // are indices that must be independent (Wegman and Carter, 1981): two for the cell, four for the
@@ -22,7 +22,7 @@ __extension__ using Wide = unsigned __int128;
 inline constexpr unsigned kHashBits = 61;
 inline constexpr std::uint64_t kHashPrime = (std::uint64_t{1} << kHashBits) - 1;
 
-// Arithmetic modulo kHashPrime. The smaller of x and x - kHashPrime is the one that has not
+// Arithmetic is modulo kHashPrime. The smaller of x and x - kHashPrime is the one that has not
 // wrapped.
 [[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t hash_plus(std::uint64_t a, std::uint64_t b) {
   return std::min(a + b, a + b - kHashPrime);
@@ -59,7 +59,7 @@ template <class Value>
   std::memcpy(&value, &bits, sizeof bits);
   return value;
 }
-/// The same for a whole number, modulo 2^64.
+/// Does the same for an integer, modulo 2^64.
 [[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t signed_by(std::uint64_t hash,
                                                                std::uint64_t number) {
   const std::uint64_t odd = hash & 1U;
@@ -74,10 +74,10 @@ struct SketchHashes {
   };
 
   Row rows[kRows];
-  /// Columns of each row, at least 1.
+  /// The number of columns of each row, at least 1.
   std::uint64_t columns;
 
-  /// Equal arguments give equal hashes on every machine.
+  /// Draws hashes. Equal arguments give equal hashes on every machine.
   [[nodiscard]] static SketchHashes drawn_from(std::uint64_t seed, std::uint64_t columns) {
     SketchHashes hashes{};
     hashes.columns = columns;
@@ -93,7 +93,7 @@ struct SketchHashes {
     return hashes;
   }
 
-  /// The cells of all rows, which lie one after the other.
+  /// The number of cells of all rows, which lie one after the other.
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t cells() const { return kRows * columns; }
 };
 
@@ -108,11 +108,11 @@ template <class Value>
   return greater(lesser(low, high), lesser(greater(low, high), e));
 }
 
-/// A cell is summed in multiples of a power of two, held as 64-bit whole numbers. No sum of d of
-/// them overflows, so the order does not matter.
+/// The fixed-point format of a cell, which is summed in multiples of a power of two, as 64-bit
+/// integers. No sum of d of them overflows, so the order does not matter.
 class FixedPoint {
  public:
-  /// `largest`: the key of the largest |value| of d >= 1 values, which is finite.
+  /// `largest` is the key of the largest |value| of d >= 1 values, which must be finite.
   template <class Value>
   [[nodiscard]] GTOPK_HOST_DEVICE static FixedPoint of(Key<Value> largest, std::uint64_t d) {
     Value magnitude = 0;
@@ -122,20 +122,20 @@ class FixedPoint {
     std::memcpy(&bits, &wide, sizeof bits);
     // Every |value| is below 2^above; subnormal doubles are below 2^-1022.
     const int above = static_cast<int>(bits >> 52U) - 1022;
-    int digits = 62;  // of a value: 62 minus those of d, at most what round() takes
+    int digits = 62;  // digits of a value: 62 minus those of d, at most what round() takes
     for (; d != 0 && digits > 0; d >>= 1U) {
       --digits;
     }
     return FixedPoint((digits < kMostDigits ? digits : kMostDigits) - above);
   }
 
-  /// value * 2^scale to nearest, ties to even, modulo 2^64.
+  /// Returns value * 2^scale, rounded to nearest, ties to even, modulo 2^64.
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t round(double value) const {
     const double scaled = value * power_of_two(scale_ / 2) * power_of_two(scale_ - scale_ / 2);
     constexpr double kShift = 0x1.8p52;  // a double of this size has no fraction bits
     return bits_of(scaled + kShift) - bits_of(kShift);
   }
-  /// number * 2^-scale, rounded to double and then to Value.
+  /// Returns number * 2^-scale, rounded to double and then to Value.
   template <class Value>
   [[nodiscard]] GTOPK_HOST_DEVICE Value value(std::uint64_t number) const {
     const auto whole = static_cast<double>(static_cast<std::int64_t>(number));
@@ -153,7 +153,7 @@ class FixedPoint {
     std::memcpy(&bits, &value, sizeof bits);
     return bits;
   }
-  /// -1022 <= exponent <= 1023.
+  /// Returns 2^exponent; requires -1022 <= exponent <= 1023.
   [[nodiscard]] GTOPK_HOST_DEVICE static double power_of_two(int exponent) {
     const std::uint64_t bits = static_cast<std::uint64_t>(exponent + 1023) << 52U;
     double power = 0;

@@ -39,7 +39,7 @@ class Blocks final : public BlockCoder {
     return count / kBlock * Format::template bytes<Value>(kBlock) +
            (rest == 0 ? 0 : Format::template bytes<Value>(rest));
   }
-  /// Whole blocks of float32 are coded in SIMD if the format can do that.
+  /// Codes whole blocks of float32 in SIMD if the format supports it.
   template <class Value>
   static constexpr bool kEncodesInSimd =
       std::is_same_v<Value, float> && requires { Format::encode_blocks; };

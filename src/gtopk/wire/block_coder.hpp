@@ -1,5 +1,5 @@
-// Sparse, wire: codes a dense vector, or a part of it that begins with a block: every value,
-// and no indices. Pure; it knows no ranks.
+// Sparse, wire: codes a dense vector, or a part of it that begins with a block: every value, and no
+// indices. It is pure and does not know ranks.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace gtopk::sparse {
 
-/// For every block, encoding what decode() has written gives the same bytes. A block of zeros
-/// decodes to +0, and no value decodes to -0. A block in which a value is not finite, or overflows,
-/// decodes to NaN.
+/// A coder of blocks. For every block, encoding the output of decode() gives the same bytes. A
+/// block of zeros decodes to +0, and no value decodes to -0. A block in which a value is not
+/// finite, or overflows, decodes to NaN.
 class BlockCoder {
  public:
   virtual ~BlockCoder() = default;
 
-  /// Elements of a block; the last block of a vector may be shorter.
+  /// The number of elements of a block; the last block of a vector may be shorter.
   [[nodiscard]] virtual std::size_t block() const = 0;
-  /// The bytes that this many elements of float32 or float64 take.
+  /// The number of bytes that this many elements of float32 or float64 take.
   [[nodiscard]] virtual std::size_t bytes(DataType value, std::size_t count) const = 0;
 
   virtual void encode(const float* values, std::size_t count, std::byte* out) const = 0;

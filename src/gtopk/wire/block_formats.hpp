@@ -1,6 +1,6 @@
-// Sparse, wire: codes one block of a dense vector in each of the formats, value by value. The
-// SIMD loops give the same results, and leave to it the blocks that they do not take. It knows no
-// vectors of blocks.
+// Sparse, wire: codes one block of a dense vector in each of the formats, value by value. The SIMD
+// loops give the same results, and leave to this code the blocks that they do not handle. It does
+// not know vectors of blocks.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace gtopk::sparse {
 
-/// The key of the largest magnitude; that of a NaN or an infinity if there is any.
+/// The key of the largest magnitude, or of a NaN or infinity if there is one.
 template <class Value>
 [[nodiscard]] Key<Value> largest_key(const Value* values, std::size_t count) {
   Key<Value> largest = 0;
@@ -64,11 +64,11 @@ struct HalfBlocks {
   }
 };
 
-/// A block is its exponent, in 16 bits, and a byte for each value.
+/// A block consists of its exponent, in 16 bits, and a byte for each value.
 struct Int8Blocks {
   static constexpr std::size_t kBlock = kInt8Block;
   using Exponent = std::int16_t;
-  /// The exponent of a block in which something is not finite.
+  /// The exponent of a block in which a value is not finite.
   static constexpr Exponent kNotFinite = std::numeric_limits<Exponent>::max();
 
   template <class Value>
@@ -147,8 +147,8 @@ struct FourBitBlocks {
   }
 };
 
-/// A block is its levels, and the codes of `sign` or `2bit`. A value keeps its sign only if its
-/// level is not zero, and has the larger level only if the two differ.
+/// A block consists of its levels and the codes of `sign` or `2bit`. A value keeps its sign only if
+/// its level is not zero, and has the larger level only if the two differ.
 template <std::size_t Levels>
 struct LevelBlocks {
   using Rules = LevelRules<Levels>;
@@ -194,10 +194,11 @@ struct LevelBlocks {
   }
 };
 
-/// A block is its level, in the upper half of its bits, and five values in each byte, as digits in
-/// base 3: 0, the level, or its negative. Of n values, value i is digit i / s of byte i % s, with
-/// s = ceil(n / 5), so that loops over bytes need no shuffles. A magnitude above the block's mean
-/// is sent as the mean of all such; if none is above the mean, all are it, and are sent.
+/// A block consists of its level, as the upper half of the level's bits, and five values in each
+/// byte, as digits in base 3: 0, the level, or its negative. Of n values, value i is digit i / s of
+/// byte i % s, with s = ceil(n / 5), so that loops over bytes need no shuffles. A magnitude above
+/// the block's mean is sent as the mean of all magnitudes above it. If none is above the mean, all
+/// equal it, and all are sent.
 struct TernaryBlocks {
   static constexpr std::size_t kBlock = 320;
   static constexpr std::size_t kPerByte = 5;
@@ -245,7 +246,7 @@ struct TernaryBlocks {
     std::memcpy(out, &stored, sizeof stored);
     out += sizeof stored;
     if (stored == 0) {
-      limit = std::numeric_limits<Value>::infinity();  // no value is sent as a zero with a sign
+      limit = std::numeric_limits<Value>::infinity();  // so that no value is sent as a signed zero
     }
     const std::size_t stride = code_bytes(count);
     std::array<std::uint8_t, code_bytes(kBlock)> codes{};

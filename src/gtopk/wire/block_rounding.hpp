@@ -1,5 +1,5 @@
-// Sparse, wire: rounds a list in which the values of a block share something. Entries that
-// become zero leave the list, and the blocks of what remains are those of a message.
+// Sparse, wire: rounds a list in which the values of a block share something. Entries that become
+// zero leave the list, and the remaining entries form the blocks of a message.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace gtopk::sparse {
 
 /// Grid<Value> holds what a block's values share. take(value) adds a value to the block, and
 /// returns whether rounded() has changed for the values before it. A block has as many entries as
-/// leave `block` of them after rounding; the last one may have fewer.
+/// are needed to leave `block` entries after rounding; the last one may leave fewer.
 template <template <class> class Grid, class Value, class Index>
 void round_by_blocks(EntriesOut<Value, Index> list, std::size_t count, std::size_t block,
                      Rounding<Value, Index>& rounding) {

@@ -59,7 +59,8 @@ void encode_halves(const float* values, std::size_t blocks, std::byte* out) {
 
 #else
 
-/// Multiplies values by a factor, and rounds to the nearest whole numbers, ties to even; saturates.
+/// Multiplies values by a factor, and rounds to the nearest integers, ties to even. The result
+/// saturates.
 HWY_INLINE void quantize(const float* values, std::size_t count, float factor, std::int8_t* out) {
   const Floats df;
   const FewInt8s few;
@@ -70,7 +71,7 @@ HWY_INLINE void quantize(const float* values, std::size_t count, float factor, s
   }
 }
 
-/// Multiplies whole numbers by a factor. No product is -0.
+/// Multiplies integers by a factor. No product is -0.
 HWY_INLINE void scale(const std::int8_t* whole, std::size_t count, float factor, float* values) {
   const Floats df;
   const Int32s di;
@@ -86,7 +87,7 @@ template <class Half>
 HWY_INLINE void encode_halves(const float* values, std::size_t blocks, std::byte* out) {
   using Format = HalfBlocks<Half>;
   constexpr std::size_t kBlock = Format::kBlock;
-  // The bits of an infinity; saturated values of float16 stay below it.
+  // These are the bits of an infinity; saturated values of float16 stay below them.
   constexpr std::uint16_t kInfinity = std::is_same_v<Half, Bfloat16> ? 0x7F80 : 0x7C00;
   const Floats df;
   const hn::RebindToUnsigned<Int16s> du;
@@ -156,7 +157,7 @@ void decode_int8(const std::byte* in, std::size_t blocks, float* values) {
   }
 }
 
-/// For each of the upper 15 levels, the most units that do not reach it.
+/// Returns, for each of the upper 15 levels, the most units that do not reach it.
 constexpr std::array<std::int8_t, 15> last_below() {
   std::array<std::int8_t, 15> last{};
   for (unsigned code = 1; code < 16; ++code) {
@@ -170,8 +171,8 @@ constexpr std::array<std::int8_t, 15> last_below() {
 }
 constexpr std::array<std::int8_t, 15> kLastBelow = last_below();
 
-/// The codes of the levels nearest to whole numbers of units: a code is how many levels are
-/// reached.
+/// Returns the codes of the levels nearest to integer numbers of units. A code is the number of
+/// levels that are reached.
 HWY_INLINE hn::Vec<Int8s> codes_of(hn::Vec<Int8s> units) {
   const Int8s d8;
   auto codes = hn::Zero(d8);
@@ -181,7 +182,7 @@ HWY_INLINE hn::Vec<Int8s> codes_of(hn::Vec<Int8s> units) {
   return codes;
 }
 
-/// The unit of a block; NaN if anything is not finite.
+/// Returns the unit of a block, or NaN if any value is not finite.
 HWY_INLINE float unit_of(const float* values) {
   const Floats df;
   const Int32s di;

@@ -1,5 +1,5 @@
-// Sparse, wire: codes whole blocks of float32 values in SIMD, chosen at run time, and gives
-// the same bytes and values as block_formats.hpp. It knows no blocks that are cut short.
+// Sparse, wire: codes whole blocks of float32 values in SIMD, chosen at run time, and gives the
+// same bytes and values as block_formats.hpp. It does not handle shorter blocks.
 #pragma once
 
 #include <cstddef>

@@ -56,8 +56,8 @@ using Doubles = hn::RepartitionToWide<Floats>;
 using FewFloats = hn::Rebind<float, Doubles>;
 
 /// Whether sums of a block's magnitudes have the same bits in any order. They are exact in double
-/// if the exponent of the largest is at most 21 above that of the smallest that is not zero: a
-/// magnitude has 24 bits, and a sum of 256 of them 8 more; of more than 256, 9.
+/// if the exponent of the largest is at most 21 above the exponent of the smallest nonzero one: a
+/// magnitude has 24 bits, a sum of 256 of them has 8 more, and a sum of more than 256 has 9 more.
 template <std::size_t Count>
 HWY_INLINE bool sums_are_exact(const float* values, std::uint32_t largest) {
   constexpr std::uint32_t kFraction = std::numeric_limits<float>::digits - 1;
@@ -76,11 +76,11 @@ HWY_INLINE bool sums_are_exact(const float* values, std::uint32_t largest) {
   return exponent(largest) - exponent(least) <= (Count <= 256 ? 21 : 20);
 }
 
-/// Exact sums of the magnitudes up to a limit, and of those above it.
+/// Exact sums of the magnitudes up to a limit, and of the magnitudes above it.
 struct ExactSums {
   double small = 0;
   double large = 0;
-  double larger = 0;  ///< how many are above
+  double larger = 0;  ///< how many are above the limit
 };
 template <std::size_t Count>
 HWY_INLINE ExactSums exact_sums(const float* values, double limit) {
@@ -103,7 +103,7 @@ HWY_INLINE ExactSums exact_sums(const float* values, double limit) {
           .larger = hn::GetLane(hn::SumOfLanes(dd, larger))};
 }
 
-/// A bit for each of eight values: whether it is less than a limit.
+/// Returns a bit for each of eight values that says whether it is less than a limit.
 HWY_INLINE unsigned bits_below(const float* values, float limit) {
   const Floats df;
   unsigned bits = 0;
@@ -115,7 +115,7 @@ HWY_INLINE unsigned bits_below(const float* values, float limit) {
   return bits;
 }
 
-/// A bit for each of eight magnitudes: whether it is above a limit.
+/// Returns a bit for each of eight magnitudes that says whether it is above a limit.
 HWY_INLINE unsigned bits_above(const float* values, float limit) {
   const Floats df;
   unsigned bits = 0;
@@ -140,11 +140,11 @@ constexpr std::array<std::uint16_t, 256> spread_bits() {
 }
 constexpr std::array<std::uint16_t, 256> kSpread = spread_bits();
 
-/// The levels of a block whose sums are exact, the same as those of LevelRules::Block.
+/// The levels of a block whose sums are exact. They are the same as in LevelRules::Block.
 template <std::size_t Levels>
 struct LevelsOfBlock {
   std::array<float, Levels> scales;
-  /// Magnitudes above it have the larger level.
+  /// Magnitudes above this limit have the larger level.
   float limit = std::numeric_limits<float>::infinity();
 };
 template <std::size_t Levels, std::size_t Count = LevelRules<Levels>::kBlock>
@@ -197,7 +197,7 @@ HWY_INLINE void encode_levels(const float* values, std::size_t blocks, std::byte
 
 constexpr std::size_t kTernaryBytes = TernaryBlocks::code_bytes(TernaryBlocks::kBlock);
 
-/// As TernaryBlocks::write().
+/// Does the same as TernaryBlocks::write().
 HWY_INLINE void write_ternary(const float* values, float level, float limit, std::byte* out) {
   const auto stored = FourBits<float>::stored_of(level);
   std::memcpy(out, &stored, sizeof stored);
@@ -223,7 +223,7 @@ HWY_INLINE void write_ternary(const float* values, float level, float limit, std
   }
 }
 
-/// As TernaryBlocks::decode(). A digit d stands for the level times d - 3 (d / 2).
+/// Does the same as TernaryBlocks::decode(). A digit d stands for the level times d - 3 (d / 2).
 void decode_ternary(const std::byte* in, std::size_t blocks, float* values) {
   const Floats df;
   const Int32s di;
@@ -235,7 +235,7 @@ void decode_ternary(const std::byte* in, std::size_t blocks, float* values) {
     for (std::size_t i = 0; i < kTernaryBytes; i += hn::Lanes(di)) {
       auto rest = hn::PromoteTo(di, hn::LoadU(few, reinterpret_cast<const std::uint8_t*>(in) + i));
       for (std::size_t digit = 0; digit < TernaryBlocks::kPerByte; ++digit) {
-        // Of numbers below 256, a third rounded down.
+        // For numbers below 256, this is a third rounded down.
         const auto third = hn::ShiftRight<9>(hn::Mul(rest, hn::Set(di, 171)));
         const auto code = hn::Sub(rest, hn::Mul(third, three));
         const auto times = hn::Sub(code, hn::Mul(hn::ShiftRight<1>(code), three));

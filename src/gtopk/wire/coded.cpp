@@ -22,8 +22,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// How a message stores values. `Stored` is the type of one value; values lie one after the other.
-/// `pack` loses nothing of a value that is already rounded.
+/// A format in which a message stores values. `Stored` is the type of one value; values lie one
+/// after the other. `pack` loses nothing of a value that is already rounded.
 struct AsTheyAre {
   static constexpr bool kRounds = false;
   template <class Value>
@@ -38,7 +38,7 @@ struct AsTheyAre {
   }
 };
 
-/// Values are rounded to a half type.
+/// A format in which values are rounded to a half type.
 template <class Half>
 struct Rounded16 {
   static constexpr bool kRounds = true;
@@ -90,8 +90,7 @@ struct OneByOne {
   }
 };
 
-/// The multiples to which a block's values are rounded. The values are added one by one; none is
-/// zero.
+/// The multiples to which a block's values are rounded. Values are added one by one; none is zero.
 template <class Value>
 class Int8Grid {
  public:
@@ -232,7 +231,7 @@ class Coded final : public Codec {
     return kFrontBytes + value_bytes(type, capacity) + rice::capacity_for(capacity, d);
   }
 
-  /// Assumes log2 C(d, n) bits for the indices; the code takes 1 to 2 % more.
+  /// The estimate assumes log2 C(d, n) bits for the indices; the code takes 1 to 2 % more.
   double expected_bytes(EntryType type, std::uint64_t entries, std::uint64_t d) const override {
     if (entries == 0) {
       return kFrontBytes;
@@ -274,7 +273,7 @@ class Coded final : public Codec {
   }
 
  private:
-  /// Throws Damaged for what can be told without reading the body.
+  /// Throws Damaged for errors that can be detected without reading the body.
   static void check(EntryType type, const ListHeader& says, std::size_t message_bytes,
                     std::size_t capacity) {
     if (says.index_bytes != type.index_bytes) {
@@ -307,7 +306,7 @@ const Coded<OneByOne<Rounded16<Float16>>> kFp16Codec(&fp16_blocks());
 const Coded<AsInt8> kInt8Codec(&int8_blocks());
 const Coded<As4Bit> k4BitCodec(&four_bit_blocks());
 const Coded<AsLevels<2>> k2BitCodec(&two_bit_blocks());
-const Coded<AsLevels<1>> kTernaryCodec(&ternary_blocks());  // entries of a list are not zero
+const Coded<AsLevels<1>> kTernaryCodec(&ternary_blocks());  // lists have no zeros
 const Coded<AsLevels<1>> kSignCodec(&sign_blocks());
 
 }  // namespace

@@ -6,22 +6,24 @@
 
 namespace gtopk::sparse {
 
-/// Values as they are.
+/// Stores values as they are.
 extern const CodecRow kLossless;
-/// Values rounded to bfloat16; if one is too large it overflows, and the step did not happen.
+/// Stores values rounded to bfloat16. A value that is too large overflows, and the step does not
+/// happen.
 extern const CodecRow kBf16;
-/// Values rounded to float16; too large ones saturate, and the rest of them is lost.
+/// Stores values rounded to float16. Values that are too large saturate, and the excess is lost to
+/// rounding.
 extern const CodecRow kFp16;
-/// Values as integers of -127 to 127 times a power of two for each block of 256 entries.
+/// Stores values as integers from -127 to 127 times a power of two for each block of 256 entries.
 extern const CodecRow kInt8;
-/// Values as one of sixteen levels of each block of 64 entries.
+/// Stores values as one of sixteen levels of each block of 64 entries.
 extern const CodecRow k4Bit;
-/// Values as a sign and one of two magnitudes of each block of 256 entries.
+/// Stores values as a sign and one of two magnitudes of each block of 256 entries.
 extern const CodecRow k2Bit;
-/// In a list like kSign; in a dense vector a sign times one magnitude of each block of 320
-/// elements, or zero.
+/// In a list, stores values like kSign; in a dense vector, as a sign times one magnitude of each
+/// block of 320 elements, or zero.
 extern const CodecRow kTernary;
-/// Values as a sign times the mean magnitude of each block of 256 entries.
+/// Stores values as a sign times the mean magnitude of each block of 256 entries.
 extern const CodecRow kSign;
 
 }  // namespace gtopk::sparse

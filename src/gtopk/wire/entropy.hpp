@@ -1,4 +1,4 @@
-// Sparse, wire: how many bits a set of indices needs at least. It uses only additions,
+// Sparse, wire: the least number of bits that a set of indices needs. It uses only additions,
 // multiplications and divisions, which IEEE 754 rounds alike on every machine; a library's log2 may
 // differ.
 #pragma once
@@ -8,7 +8,8 @@
 
 namespace gtopk::sparse {
 
-/// log2 x, x >= 1, to about 1e-15: 2 (z + z^3/3 + z^5/5 + ...) / ln 2 with z = (m - 1) / (m + 1).
+/// Computes log2 x, x >= 1, to about 1e-15: 2 (z + z^3/3 + z^5/5 + ...) / ln 2 with z = (m - 1) /
+/// (m + 1).
 [[nodiscard]] inline double log2_alike(double x) {
   constexpr double kTwoOverLn2 = 2.88539008177792681472;
   constexpr int kLastPower = 33;  // z <= 1/3
@@ -22,7 +23,8 @@ namespace gtopk::sparse {
   return (exponent - 1) + kTwoOverLn2 * (sum * z);
 }
 
-/// log2 C(d, n) / n, 1 <= n <= d, by its limit for large n: (d/n) H(n/d), H the binary entropy.
+/// Computes log2 C(d, n) / n, 1 <= n <= d, by its limit for large n: (d/n) H(n/d), where H is the
+/// binary entropy.
 [[nodiscard]] inline double bits_of_index(std::uint64_t n, std::uint64_t d) {
   if (n == d) {
     return 0;

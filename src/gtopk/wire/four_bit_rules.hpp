@@ -1,9 +1,9 @@
-// Sparse, wire: one block of values of the wire `4bit`: a unit for the block, and for each
-// value one of sixteen levels, which are whole multiples of the unit. CPU and GPU share it, so that
-// both round alike and write the same bytes. It knows no lists.
+// Sparse, wire: one block of values of the wire `4bit`: a unit for the block, and for each value
+// one of sixteen levels, which are whole multiples of the unit. CPU and GPU share it, so that both
+// round alike and write the same bytes. The rules do not know lists.
 //
-// The levels suit bell-shaped values. The value of largest magnitude is 127 units, whatever its
-// sign: the unit takes the sign (docs/algorithms.md has the measured errors).
+// The levels suit bell-shaped values. The value of largest magnitude is always 127 units, because
+// the unit takes its sign (docs/algorithms.md has the measured errors).
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,16 @@ namespace gtopk::sparse {
   return kLevels[code];
 }
 
-/// Whether this many units are beyond the middle between this level and the one below. In the
-/// middle, the level nearer to 0 is taken, so what becomes zero does not depend on the unit's sign.
+/// Whether this many units are beyond the middle between this level and the one below. Exactly in
+/// the middle, the level nearer to 0 is taken, so whether a value becomes zero does not depend on
+/// the unit's sign.
 [[nodiscard]] constexpr GTOPK_HOST_DEVICE bool reaches_level(int units, unsigned code) {
   const int middle = four_bit_level(code - 1) + four_bit_level(code);
   return 2 * units > middle || (2 * units == middle && middle < 0);
 }
 
 /// The levels of a block. Value is float or double. The unit is zero for a block of zeros, and NaN
-/// for a block in which something is not finite.
+/// for a block in which a value is not finite.
 template <class Value>
 class FourBits {
  public:
@@ -40,14 +41,15 @@ class FourBits {
   static constexpr int kMost = four_bit_level(15);
   /// The code of level 0.
   static constexpr unsigned kZero = 7;
-  /// How a message holds a unit: the upper half of its bits.
+  /// The type of a unit in a message, which holds the upper half of its bits.
   using Stored = std::conditional_t<std::is_same_v<Value, double>, std::uint32_t, std::uint16_t>;
 
   explicit GTOPK_HOST_DEVICE FourBits(Value unit)
       : unit_(unit), inverse_(unit == 0 ? Value{0} : 1 / unit) {}
 
-  /// The unit of finite values; `greatest` and `least` are the largest and the smallest of them and
-  /// 0. Zero if all of them become zero.
+  /// Returns the unit of finite values. `greatest` and `least` are the largest and the smallest of
+  /// these values and
+  /// 0. The unit is zero if all values become zero.
   [[nodiscard]] static GTOPK_HOST_DEVICE Value unit_of(Value greatest, Value least) {
     constexpr Value kSmallest = std::numeric_limits<Value>::min();
     const bool upright = greatest >= -least;
@@ -75,7 +77,7 @@ class FourBits {
     return unit;
   }
 
-  /// Reads what stored_of() has given.
+  /// Reads a unit that stored_of() has returned.
   [[nodiscard]] static GTOPK_HOST_DEVICE Value read(const std::byte* bytes) {
     Stored stored = 0;
     std::memcpy(&stored, bytes, sizeof stored);
@@ -98,7 +100,7 @@ class FourBits {
     constexpr Value kToWhole = Value{3} * (Value{1} / std::numeric_limits<Value>::epsilon()) / 2;
     return code_of(static_cast<int>((value * inverse_ + kToWhole) - kToWhole));
   }
-  /// +0 for level 0, whatever the unit's sign.
+  /// Returns the value of a code; for level 0 it is +0, whatever the unit's sign.
   [[nodiscard]] GTOPK_HOST_DEVICE Value value(unsigned code) const {
     return static_cast<Value>(four_bit_level(code)) * unit_ + Value{0};
   }

@@ -1,6 +1,6 @@
-// Sparse, wire: `4bit` stores each value as one of sixteen levels of its block, which is 64
-// entries of the rounded list; entries rounded to zero leave the list. A block is its unit, then
-// the codes of two entries in each byte: of n entries, i in the low half of byte i, and i +
+// Sparse, wire: `4bit` stores each value as one of sixteen levels of its block, which is 64 entries
+// of the rounded list; entries rounded to zero leave the list. A block consists of its unit and
+// then the codes of two entries in each byte: of n entries, i in the low half of byte i, and i +
 // ceil(n/2) in the high half. The rules for one value are in four_bit_rules.hpp.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace gtopk::sparse {
 
-/// The levels of finite values that are added one by one.
+/// Finds the levels of finite values that are added one by one.
 template <class Value>
 class FourBitGrid {
  public:

@@ -72,7 +72,8 @@ struct LevelRules {
   }
 
  private:
-  /// Sums of a block's magnitudes up to a limit, and of those above it, added one after the other.
+  /// The sums of a block's magnitudes up to a limit, and of the magnitudes above it, added one
+  /// after the other.
   template <class Value>
   class Sums {
    public:
@@ -80,7 +81,7 @@ struct LevelRules {
         : values_(values), count_(count), limit_(limit), scale_(scale) {
       for (std::size_t i = 0; i < count; ++i) {
         const double magnitude = std::fabs(values[i]);
-        // A mask instead of a branch: which side a value is on cannot be predicted.
+        // Use a mask instead of a branch, because the side of a value cannot be predicted.
         const std::uint64_t larger = magnitude > limit ? 1 : 0;
         const auto bits = std::bit_cast<std::uint64_t>(magnitude * scale);
         small_ += std::bit_cast<double>(bits & (larger - 1));
@@ -89,7 +90,8 @@ struct LevelRules {
       }
     }
 
-    /// The magnitudes lie in [least, most], and so does the mean, whatever rounding does.
+    /// The mean of the magnitudes up to the limit. They lie in [least, most], and so does the mean,
+    /// whatever rounding does.
     [[nodiscard]] GTOPK_HOST_DEVICE double mean_of_small(double least, double most) const {
       if (std::isinf(small_)) {
         return scaled_down().mean_of_small(least, most);
@@ -104,7 +106,7 @@ struct LevelRules {
     }
 
    private:
-    /// Sums for doubles near the largest one, whose plain sum overflows.
+    /// The sums for doubles near the largest double, whose plain sum overflows.
     [[nodiscard]] GTOPK_HOST_DEVICE Sums scaled_down() const {
       return {values_, count_, limit_, 0.5 / kBlock};
     }
@@ -135,9 +137,9 @@ struct LevelRules {
       }
     }
 
-    /// Magnitudes above it have the larger level.
+    /// Magnitudes above the mean have the larger level.
     [[nodiscard]] GTOPK_HOST_DEVICE double mean() const { return mean_; }
-    /// The largest value that is not above the mean: magnitudes are above both or neither.
+    /// The largest value that is not above the mean: a magnitude is above both or neither.
     [[nodiscard]] GTOPK_HOST_DEVICE Value limit() const { return limit_of<Value>(mean_); }
     [[nodiscard]] GTOPK_HOST_DEVICE Value smaller() const { return levels_.front(); }
     [[nodiscard]] GTOPK_HOST_DEVICE Value larger() const { return levels_.back(); }
@@ -157,8 +159,8 @@ struct LevelRules {
     return limit > mean ? std::nextafter(limit, Value{0}) : limit;
   }
 
-  /// The mean's 24 highest bits, as many as float32 has. Sums of a block of such levels are exact,
-  /// so rounding again changes nothing.
+  /// The mean's 24 highest bits, which is as many as float32 has. Sums of a block of such levels
+  /// are exact, so rounding again changes nothing.
   template <class Value>
   GTOPK_HOST_DEVICE static Value level_of(double mean) {
     constexpr int kScaleBits = std::numeric_limits<float>::digits;

@@ -1,5 +1,5 @@
-// Sparse, wire: `sign` and `2bit` store each value in one or two bits: its sign, and one of
-// the one or two magnitudes of its block of 256 entries.
+// Sparse, wire: `sign` and `2bit` store each value in one or two bits: its sign, and which of the
+// one or two magnitudes of its block of 256 entries it has.
 //
 //   one level    the mean magnitude of the block (signSGD with a scale: Karimireddy et al., "Error
 //                Feedback Fixes SignSGD", arXiv 1901.09847)

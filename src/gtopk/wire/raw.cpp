@@ -76,7 +76,7 @@ class Raw final : public Codec {
   }
 
  private:
-  /// Throws Damaged for what can be told without reading the body.
+  /// Throws Damaged for errors that can be detected without reading the body.
   static void check(EntryType type, const ListHeader& says, std::size_t message_bytes,
                     std::size_t capacity) {
     if (says.index_bytes != type.index_bytes) {

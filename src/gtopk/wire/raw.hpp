@@ -1,5 +1,5 @@
-// Sparse, wire: `raw`: indices and values as in memory. Selection and merge write straight
-// into the message; sending copies nothing.
+// Sparse, wire: `raw`: `raw`, which sends indices and values as in memory. Selection and merge
+// write directly into the message, so sending copies nothing.
 #pragma once
 
 #include "src/gtopk/wire/codec.hpp"

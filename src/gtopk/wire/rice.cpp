@@ -21,7 +21,7 @@ class Writer {
  public:
   explicit Writer(std::byte* out) : out_(out) {}
 
-  /// `bits` < 64.
+  /// Writes the `bits` low bits of `value`; requires `bits` < 64.
   void put(std::uint64_t value, std::uint32_t bits) {
     word_ |= value << fill_;
     fill_ += bits;
@@ -66,7 +66,7 @@ class Writer {
   std::uint32_t fill_ = 0;
 };
 
-/// Up to 8 bytes from `at`, zeros beyond the end.
+/// Loads up to 8 bytes from `at`, with zeros beyond the end.
 std::uint64_t load(std::span<const std::byte> bytes, std::size_t at) {
   std::uint64_t word = 0;
   if (at + kWord <= bytes.size()) {
@@ -77,15 +77,15 @@ std::uint64_t load(std::span<const std::byte> bytes, std::size_t at) {
   return word;
 }
 
-/// Up to 56 bits from bit `at`; `bytes` must extend 8 bytes past the start of the byte holding
-/// `at`.
+/// Returns up to 56 bits from bit `at`; `bytes` must extend 8 bytes past the start of the byte
+/// holding `at`.
 std::uint64_t take_near(std::span<const std::byte> bytes, std::uint64_t at, std::uint64_t mask) {
   std::uint64_t word = 0;
   std::memcpy(&word, bytes.data() + at / 8, kWord);
   return (word >> at % 8) & mask;
 }
 
-/// Up to 63 bits from bit `at`.
+/// Returns up to 63 bits from bit `at`.
 std::uint64_t take(std::span<const std::byte> bytes, std::uint64_t at, std::uint64_t mask) {
   const auto byte = static_cast<std::size_t>(at / 8);
   const auto shift = static_cast<std::uint32_t>(at % 8);
@@ -118,7 +118,7 @@ class Ones {
     return true;
   }
 
-  /// The bit after the last one.
+  /// The position after the last one bit.
   [[nodiscard]] std::uint64_t behind() const { return behind_; }
 
  private:
@@ -132,7 +132,7 @@ class Ones {
   throw Damaged(fmt::format("not a valid index code: {}", what));
 }
 
-/// The stream ends in the byte that holds its last bit, and the unused bits are zeros.
+/// Whether the stream ends in the byte that holds its last bit, and the unused bits are zeros.
 bool ends_in(std::span<const std::byte> stream, std::uint64_t bits) {
   if (stream.size() != bytes_of(bits)) {
     return false;
@@ -147,7 +147,7 @@ std::size_t capacity_for(std::size_t count, std::uint64_t d) {
   if (count == 0) {
     return kWord;
   }
-  // At most n log2(d / n) low bits over all blocks, and 3 n high bits.
+  // There are at most n log2(d / n) low bits over all blocks, and 3 n high bits.
   const auto bits = static_cast<std::uint64_t>(std::bit_width(d / count)) + 4;
   return blocks_of(count) + bytes_of(bits * count) + 3 * kWord;
 }
@@ -155,7 +155,7 @@ std::size_t capacity_for(std::size_t count, std::uint64_t d) {
 template <class Index>
 std::size_t encode(const Index* indices, std::size_t count, std::byte* out) {
   const std::size_t blocks = blocks_of(count);
-  // The lowest index that may come next.
+  // This is the lowest index that may come next.
   std::uint64_t next = 0;
   Writer low(out + blocks);
   for (std::size_t block = 0; block < blocks; ++block) {

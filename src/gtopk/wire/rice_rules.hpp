@@ -10,7 +10,7 @@
 
 namespace gtopk::sparse::rice {
 
-/// Entries that share a parameter.
+/// The number of entries that share a parameter.
 inline constexpr std::size_t kBlock = 256;
 inline constexpr std::uint32_t kWordBits = 64;
 
@@ -31,8 +31,8 @@ inline constexpr std::uint32_t kWordBits = 64;
 #endif
 }
 
-/// Rice parameter of a block of n entries, the last of which is the `reach`-th index after the
-/// previous block. Half an index below the mean is where b and b + 1 need equally many bits.
+/// The Rice parameter of a block of n entries, the last of which is the `reach`-th index after the
+/// previous block. b and b + 1 need equally many bits half an index below the mean.
 [[nodiscard]] GTOPK_HOST_DEVICE inline std::uint32_t parameter(std::uint64_t reach, std::size_t n) {
   const std::uint64_t mean = (reach - n / 2) / n;
   return mean == 0 ? 0 : bit_width(mean) - 1;

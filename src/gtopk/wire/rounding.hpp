@@ -1,5 +1,5 @@
 // Sparse, wire: keeps track of a list's entries while their values are rounded in place: which
-// are left, and what each has lost. It knows no format.
+// entries are left, and what each has lost. It does not know formats.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class Rounding {
   Rounding(EntriesOut<Value, Index> list, EntriesOut<Value, Index> lost, bool zeros_are_lost)
       : list_(list), lost_(lost), zeros_are_lost_(zeros_are_lost) {}
 
-  /// Entry i becomes `kept`; entries come in order.
+  /// Replaces entry i by `kept`; entries must come in order.
   void take(std::size_t i, Value kept) {
     const Index index = list_.indices[i];
     const Value rest = list_.values[i] - kept;

@@ -1,5 +1,5 @@
-// Sparse, wire: what one value becomes in a message, and what it is read back as. CPU and GPU
-// share it, so that both round alike and write the same bytes. It knows no lists.
+// Sparse, wire: how one value is written into a message and read back. CPU and GPU share these
+// rules, so that both round alike and write the same bytes. The rules do not know lists.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@
 
 namespace gtopk::sparse {
 
-/// Rounds to a half type; for float16, larger magnitudes saturate at its largest.
+/// Rounds to a half type; for float16, larger magnitudes saturate at its largest value.
 template <class Half, class Value>
 [[nodiscard]] GTOPK_HOST_DEVICE inline Half to_half(Value value) {
   if constexpr (std::is_same_v<Half, Float16>) {
@@ -26,12 +26,12 @@ template <class Half, class Value>
   return narrow<Half>(static_cast<float>(value));
 }
 
-/// For `int8`, how many entries share an exponent, and the largest integer.
+/// For `int8`, the number of entries that share an exponent, and the largest integer.
 inline constexpr std::size_t kInt8Block = 256;
 inline constexpr int kInt8Most = 127;
 
-/// The least e for which 127 2^e is at least the magnitude, not 0, that has this key. The magnitude
-/// is 64 to 127 times 2^e, or rounds to 64 times it.
+/// Returns the least e for which 127 2^e is at least the nonzero magnitude that has this key. The
+/// magnitude is 64 to 127 times 2^e, or rounds to 64 times it.
 template <class Value>
 [[nodiscard]] GTOPK_HOST_DEVICE inline int int8_exponent(Key<Value> key) {
   constexpr int kFraction = std::numeric_limits<Value>::digits - 1;
@@ -49,7 +49,7 @@ template <class Value>
   return significand <= kInt8Most * kWhole ? e : e + 1;
 }
 
-/// 2^e, for -1022 <= e <= 1023.
+/// Returns 2^e, for -1022 <= e <= 1023.
 [[nodiscard]] GTOPK_HOST_DEVICE inline double power_of_two(int e) {
   const std::uint64_t bits = static_cast<std::uint64_t>(e + 1023) << 52U;
   double power = 0;
@@ -58,8 +58,9 @@ template <class Value>
 }
 
 /// Multiplies by 2^e and by its inverse. For float every valid e, and every scaled value, is a
-/// normal double, so one multiplication is exact. For double there are two, and the first is exact.
-/// An e that no value has gives infinity or zero, never the quotient that it was made from.
+/// normal double, so one multiplication is exact. For double there are two multiplications, and the
+/// first is exact. An e that no value has gives infinity or zero, never the quotient from which it
+/// was made.
 template <class Value>
 class Int8Scale {
  public:

@@ -1,13 +1,15 @@
 """Sparse and dense gradient all-reduce over UCX for torch.distributed.
 
-``torch.distributed.init_process_group("gtopk")`` does not need this package imported. Import it to:
+``torch.distributed.init_process_group("gtopk")`` does not require an import of this package. Import
+it to:
 
 - Train with DDP: attach (or SparseState and sparse_hook). Without DDP: DistributedOptimizer. With
   FSDP2: fsdp_hook. Over slow links, with one exchange every H steps: OuterOptimizer.
 - Write checkpoints that any number of ranks can read: save, load.
 - Measure and choose: advise, plan, stats, diagnose, flight_recorder.
 - Call the collective itself: sparse_all_reduce.
-- Make groups: launch_env (mpirun, prterun, srun), ReplicaGroup (ranks that change), create_backend
+- Make groups: launch_env (under mpirun, prterun or srun), ReplicaGroup (whose ranks may change),
+  create_backend
   and Backend (without torch's registry).
 
 All names are loaded on first use. ``import torch`` runs this file (through the entry point in

@@ -1,5 +1,5 @@
-// Transport, base: time as the engine sees it: real time for real networks, virtual time for the
-// deterministic transport, so that deadlines are tested without waiting for them.
+// Transport, base: time as the engine sees it. It is real time for real networks, and virtual time
+// for the deterministic transport, so that tests of deadlines do not wait.
 #pragma once
 
 #include <chrono>

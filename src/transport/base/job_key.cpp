@@ -15,7 +15,7 @@ constexpr std::size_t kSealOverhead = kNonce + crypto_secretbox_MACBYTES;
 const unsigned char* raw(const void* bytes) { return static_cast<const unsigned char*>(bytes); }
 unsigned char* raw(void* bytes) { return static_cast<unsigned char*>(bytes); }
 
-/// BLAKE2b of several parts.
+/// Computes BLAKE2b over several parts.
 class Hash {
  public:
   Hash(std::span<const unsigned char> key, std::size_t bytes) {
@@ -24,7 +24,7 @@ class Hash {
   void add(const void* bytes, std::size_t count) {
     crypto_generichash_update(&state_, raw(bytes), count);
   }
-  /// Little-endian, so that hosts of either kind agree.
+  /// Adds a number as little-endian bytes, so that hosts of either byte order agree.
   void add(std::uint64_t number) {
     std::array<unsigned char, sizeof number> bytes{};
     for (unsigned char& byte : bytes) {
@@ -33,7 +33,7 @@ class Hash {
     }
     add(bytes.data(), bytes.size());
   }
-  /// Its length comes first, so that no two lists of texts have the same bytes.
+  /// Adds a text after its length, so that no two lists of texts have the same bytes.
   void add(std::string_view text) {
     add(std::uint64_t{text.size()});
     add(text.data(), text.size());

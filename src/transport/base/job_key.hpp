@@ -1,5 +1,5 @@
-// Transport, base: what a job's secret is good for between its ranks: values that only they can
-// read or write wherever they lie, and proofs that a message comes from one of them. It knows
+// Transport, base: uses of a job's secret between its ranks: values that only they can read or
+// write, wherever they are stored, and proofs that a message comes from one of them. It knows
 // neither where the secret comes from nor what is sealed or proved.
 #pragma once
 
@@ -19,7 +19,8 @@ class JobKey {
   static constexpr std::size_t kProofBytes = 32;
   using Proof = std::span<std::byte, kProofBytes>;
 
-  /// The key of that secret; null if it is empty, as the job has none. Throws Error{kBootstrap}.
+  /// Returns the key of that secret, or null if it is empty because the job has none. Throws
+  /// Error{kBootstrap}.
   [[nodiscard]] static std::shared_ptr<const JobKey> of(std::string_view secret);
 
   /// Encrypts and signs `text`, with XSalsa20 and Poly1305. Only open() with the same secret and
@@ -33,7 +34,7 @@ class JobKey {
   /// process starts: they are the nonces, and nothing can be replayed to another process.
   void prove(std::uint64_t from, std::uint64_t to, std::span<const std::byte> message,
              Proof proof) const;
-  /// Takes the same time wherever a wrong proof differs.
+  /// Checks a proof. It takes the same time wherever a wrong proof differs.
   [[nodiscard]] bool proves(std::uint64_t from, std::uint64_t to,
                             std::span<const std::byte> message,
                             std::span<const std::byte> proof) const;

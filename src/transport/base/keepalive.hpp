@@ -1,5 +1,5 @@
-// Transport, base: TCP's keepalives. They hold an idle connection open in NATs and firewalls on its
-// way, and end one whose other end no longer answers.
+// Transport, base: TCP keepalives. They keep an idle connection open in NATs and firewalls on its
+// path, and end a connection whose other end no longer answers.
 #pragma once
 
 #include <chrono>
@@ -7,15 +7,15 @@
 
 namespace gtopk::transport {
 
-/// Those that UCX requests by default.
+/// The settings that UCX requests by default.
 struct Keepalive {
   std::chrono::seconds idle{10};
   std::chrono::seconds interval{2};
-  std::optional<int> probes{};  ///< without an answer, after which it ends; else the kernel's (9)
+  std::optional<int> probes{};  ///< unanswered probes until it ends; else the kernel's (9)
 };
 
-/// Sockets that a listening one accepts later inherit it. Has no effect on other sockets than
-/// TCP's.
+/// Enables keepalives. Sockets that a listening socket accepts later inherit them. Has no effect on
+/// sockets other than TCP's.
 void keep_alive(int socket, const Keepalive& keepalive = {});
 
 }  // namespace gtopk::transport

@@ -27,7 +27,7 @@ spdlog::level::level_enum of_spdlog(LogLevel level) {
   return spdlog::level::off;
 }
 
-/// The level that the environment sets.
+/// Sets the level from the environment.
 void set_level(spdlog::logger& logger) {
   logger.set_level(spdlog::level::warn);
   const char* const wanted = std::getenv("GTOPK_LOG_LEVEL");

@@ -1,6 +1,6 @@
-// Transport, base: the process's log. One line per fact, on stderr, prefixed with the rank once it
-// is known. GTOPK_LOG_LEVEL (trace, debug, info, warn, error, critical, off; default warn) sets the
-// level.
+// Transport, base: the process's log. Each fact is one line on stderr, prefixed with the rank once
+// it is known. GTOPK_LOG_LEVEL (trace, debug, info, warn, error, critical, off; default warn) sets
+// the level.
 #pragma once
 
 #include <cstdint>
@@ -40,14 +40,15 @@ class Log {
   void write(LogLevel level, fmt::string_view text, fmt::format_args args);
 };
 
-/// Made at first use, never destroyed, as threads may log while the process exits.
+/// The log. It is made at first use and never destroyed, because threads may log while the process
+/// exits.
 [[nodiscard]] Log& log();
 
-/// In a handler: logs as an error what was thrown, and by whom. For callbacks, whose exceptions
-/// must stop neither other callbacks nor the thread.
+/// Logs the current exception as an error, with the name of what threw it. Call it in a catch
+/// handler around callbacks, whose exceptions must stop neither other callbacks nor the thread.
 void log_thrown(std::string_view by);
 
-/// Names this rank in every later line.
+/// Adds this rank's number to every later line.
 void set_log_rank(int rank);
 
 }  // namespace gtopk::transport

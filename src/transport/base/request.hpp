@@ -12,8 +12,8 @@ namespace gtopk::transport {
 
 using PeerId = std::uint32_t;
 
-/// Whichever connection to the peer is free. Messages sent so may overtake each other, so those
-/// with equal tags must not be in flight at the same time.
+/// Stands for any free connection to the peer. Messages sent this way may overtake each other, so
+/// messages with equal tags must not be in flight at the same time.
 inline constexpr std::uint32_t kAnyConnection = ~std::uint32_t{0};
 
 class Request {
@@ -22,7 +22,8 @@ class Request {
   /// or send, recv, cancel, give_up, wait or close. It must not call the transport.
   using Callback = void (*)(Request&);
 
-  /// Storage for what the network library keeps per request (UCX 1.22 asks for 280 bytes).
+  /// The size of the storage for the network library's own data per request (UCX 1.22 asks for 280
+  /// bytes).
   static constexpr std::size_t kStorage = 512;
 
   Request() = default;
@@ -48,16 +49,16 @@ class Request {
 
   [[nodiscard]] bool pending() const { return status_ == Status::kInProgress; }
   [[nodiscard]] Status status() const { return status_; }
-  /// Bytes received or sent; for kTruncated, the sender's true length, if known.
+  /// The number of bytes received or sent; for kTruncated, the sender's true length, if known.
   [[nodiscard]] std::size_t length() const { return length_; }
   [[nodiscard]] void* context() const { return context_; }
 
-  // The transport's data on a pending request.
+  // The following is the transport's data about a pending request.
   PeerId peer = 0;
   Tag tag = 0;
   std::size_t bytes = 0;  ///< the size of a send's buffer
   bool is_receive = false;
-  bool connects = true;  ///< a receive connects its endpoint, see Transport::recv
+  bool connects = true;  ///< a receive connects its endpoint; see Transport::recv
   bool urgent = false;   ///< a send that may use the reserve for a connection
   /// The connection to the peer that a send uses, modulo their number, or kAnyConnection.
   std::uint32_t connection = 0;

@@ -35,9 +35,10 @@ std::string soft_limit(__rlimit_resource resource) {
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
 }
 
-/// How many more descriptors this process may have, at most `count`. It opens none: another thread
-/// may need the last, as UCX's does to accept a connection, and closes its port for good without
-/// it. It looks from the limit downwards, as the kernel always takes the lowest number.
+/// Returns how many more descriptors this process may have, at most `count`. It opens none, because
+/// another thread may need the last one: without it, UCX's thread cannot accept a connection and
+/// closes its port for good. It searches from the limit downwards because the kernel always takes
+/// the lowest number.
 std::size_t free_descriptors(std::size_t count) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
@@ -53,7 +54,7 @@ std::size_t free_descriptors(std::size_t count) {
   return found;
 }
 
-/// 0 if a file can be opened.
+/// Returns the errno of opening a file, or 0 if one can be opened.
 int errno_of_open() {
   const int descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
@@ -127,7 +128,7 @@ std::string descriptor_shortage(std::size_t count) {
       soft_limit(RLIMIT_NOFILE));
 }
 
-// Check memory before threads, as without memory no thread starts either.
+// Check memory before threads, because without memory no thread starts either.
 std::string any_shortage() {
   for (std::string (*const find)() :
        {+[] { return descriptor_shortage(kFewDescriptors); }, &memory_shortage, &thread_shortage}) {

@@ -1,5 +1,5 @@
-// Transport, base: what this process has run out of. It is found by trying, as libraries rarely say
-// why something failed.
+// Transport, base: finds out which resource this process has run out of. It tries each one, because
+// libraries rarely say why something failed.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,17 @@ namespace gtopk::transport {
 /// limit has changed.
 bool raise_open_file_limit();
 
-/// "this process has no file descriptors left (limit 128, ulimit -n)" if it cannot open `count`
-/// more files, else empty. If that many are free, opens one and closes it.
+/// Returns "this process has no file descriptors left (limit 128, ulimit -n)" if the process cannot
+/// open `count` more files, else an empty string. If that many are free, it opens one and closes
+/// it.
 [[nodiscard]] std::string descriptor_shortage(std::size_t count);
 
-/// What this process is out of: descriptors, threads or memory; empty if nothing. For errors whose
-/// cause is unknown.
+/// Says which resource this process has run out of: descriptors, threads or memory. Returns an
+/// empty string if none. It is used for errors whose cause is unknown.
 [[nodiscard]] std::string any_shortage();
 
-/// Starts a thread with that name, of at most 15 characters. Throws Error{kTransport}, naming the
-/// limits, if no more threads can be started.
+/// Starts a thread with that name, which has at most 15 characters. Throws Error{kTransport},
+/// naming the limits, if no more threads can be started.
 [[nodiscard]] std::thread start_thread(const char* name, std::function<void()> run);
 
 }  // namespace gtopk::transport

@@ -1,5 +1,5 @@
-// Transport, base: how one message ended. It is a status on the data path; higher layers turn
-// errors into exceptions.
+// Transport, base: how one message ended. The data path uses a status; higher layers turn errors
+// into exceptions.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ namespace detail {
   return static_cast<TagKind>(tag >> (64U - TagBits::kKind));
 }
 
-/// For tags of any kind except control.
+/// The group in a tag of any kind except control.
 [[nodiscard]] constexpr std::uint32_t group_of(Tag tag) {
   return static_cast<std::uint32_t>(tag >> (TagBits::kSource + TagBits::kUser)) & (kMaxGroups - 1);
 }
@@ -63,7 +63,7 @@ namespace detail {
   return static_cast<std::uint32_t>(tag >> TagBits::kUser) & (kMaxRanks - 1);
 }
 
-/// A message of collective `sequence` of `group`, sent by group rank `source`.
+/// The tag of a message of collective `sequence` of `group`, sent by group rank `source`.
 [[nodiscard]] constexpr Tag collective_tag(std::uint32_t group, std::uint32_t source,
                                            std::uint64_t sequence, std::uint32_t step,
                                            std::uint32_t chunk = 0) {
@@ -72,42 +72,45 @@ namespace detail {
          (static_cast<Tag>(step & 0xffU) << TagBits::kChunk) | (chunk & 0xffU);
 }
 
-/// The header of a point-to-point message, or a whole short one, with the user's tag (any 32 bits).
+/// The tag of a point-to-point message's header, or of a whole short message, with the user's tag
+/// (any 32 bits).
 [[nodiscard]] constexpr Tag point_to_point_tag(std::uint32_t group, std::uint32_t source,
                                                std::int32_t user_tag) {
   return detail::prefix(TagKind::kPointToPoint, group, source) |
          static_cast<std::uint32_t>(user_tag);
 }
 
-/// The payload of a long point-to-point message: `serial` counts its sender's messages, so that no
-/// two in flight have the same tag.
+/// The tag of a long point-to-point message's payload. `serial` counts its sender's messages, so
+/// that no two in flight have the same tag.
 [[nodiscard]] constexpr Tag payload_tag(std::uint32_t group, std::uint32_t source,
                                         std::uint32_t serial) {
   return detail::prefix(TagKind::kPayload, group, source) | serial;
 }
 
-/// A notice between two engines: abort, probe, reply, goodbye. A process has one such channel per
-/// peer, whatever groups they share, so 62 bits of the process identity name the sender.
+/// The tag of a notice between two engines: abort, probe, reply, goodbye. A process has one such
+/// channel per peer, whatever groups they share, so 62 bits of the process identity identify the
+/// sender.
 [[nodiscard]] constexpr Tag control_tag(std::uint64_t sender_identity) {
   return (static_cast<Tag>(TagKind::kControl) << 62U) | (sender_identity & ((Tag{1} << 62U) - 1));
 }
 
-/// Matches any message of that kind of the group, with group_mask().
+/// A tag that, with group_mask(), matches any message of that kind in the group.
 [[nodiscard]] constexpr Tag group_tag(TagKind kind, std::uint32_t group) {
   return detail::prefix(kind, group, 0);
 }
 
-/// Mask for cleaning up after a failed group: all its messages of one kind.
+/// A mask for cleaning up after a failed group. It covers all the group's messages of one kind.
 [[nodiscard]] constexpr Tag group_mask() {
   return detail::prefix(TagKind{kTagKinds - 1}, kMaxGroups - 1, 0);
 }
 
-/// Mask for cleaning up after a failed collective: its messages from any source, at any step.
+/// A mask for cleaning up after a failed collective. It covers the collective's messages from any
+/// source, at any step.
 [[nodiscard]] constexpr Tag any_source_mask() {
   return group_mask() | (Tag{0xffff} << (TagBits::kStep + TagBits::kChunk));
 }
 
-/// "collective group 3 source 1 sequence 17 step 2 chunk 0", for logs.
+/// A tag as text for logs: "collective group 3 source 1 sequence 17 step 2 chunk 0".
 [[nodiscard]] std::string describe(Tag tag);
 
 }  // namespace gtopk::transport

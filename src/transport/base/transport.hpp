@@ -1,8 +1,8 @@
-// Transport, base: what every network looks like from above: tagged messages between processes. An
-// implementation is one folder (ucx/); it knows no group and no algorithm.
+// Transport, base: the interface of every network: tagged messages between processes. An
+// implementation is one folder (ucx/); it does not know groups or algorithms.
 //
-// Everything except wake() is called on one thread, the engine's. Nothing here blocks except wait()
-// and close().
+// Every function except wake() is called on one thread, the engine's. No function blocks except
+// wait() and close().
 #pragma once
 
 #include <cstddef>
@@ -21,30 +21,31 @@ namespace gtopk::transport {
 
 /// The machine and namespaces of a process, as far as known. Namespaces are inode numbers.
 struct HostIdentity {
-  std::string boot;  ///< the kernel's boot id, the same on one machine; empty: unknown
+  std::string boot;  ///< the kernel's boot id, equal on one machine; empty if unknown
   std::uint64_t process_namespace = 0;
   std::uint64_t network_namespace = 0;
-  std::uint64_t ipc_namespace = 0;  ///< its members can share memory
+  std::uint64_t ipc_namespace = 0;  ///< processes in the same one can share memory
   std::uint64_t started = 0;        ///< start of the process, in clock ticks since boot
 };
 
-/// A process as others see it. `identity` is random and never reused, so a restarted process has a
-/// new one.
+/// A process as other processes see it. `identity` is random and never reused, so a restarted
+/// process has a new one.
 struct PeerInfo {
   std::uint64_t identity = 0;
   std::string host;
-  std::int64_t process = 0;  ///< its pid
+  std::int64_t process = 0;  ///< the process's pid
   HostIdentity place{};
 };
 
-/// A peer's failure, detected outside any request. Reported once per peer, or for this process
-/// itself if the others cannot reach it.
+/// A peer's failure, detected outside any request. It is reported once per peer, or for this
+/// process itself if other processes cannot reach it.
 struct PeerFailure {
   PeerId peer = 0;
   std::string reason;
   /// Whether no message has ever passed between this process and the peer.
   bool never_reached = false;
-  /// Finds out why a connection cannot be made; may be empty. Any thread; takes at most 0.2 s.
+  /// Finds out why a connection cannot be made; may be empty. It may be called on any thread, and
+  /// takes at most 0.2 s.
   std::function<std::string()> diagnose{};
 };
 
@@ -58,8 +59,8 @@ class AddressBook {
   AddressBook& operator=(AddressBook&&) = delete;
   virtual ~AddressBook() = default;
 
-  /// Called inside send() or recv(); must not block. Answered later, on the engine thread, by
-  /// Transport::set_address or no_address.
+  /// Asks for a peer's address. Called inside send() or recv(), so it must not block. The answer
+  /// comes later, on the engine thread, by Transport::set_address or no_address.
   virtual void look_up(PeerId peer) = 0;
 };
 
@@ -74,30 +75,31 @@ class Transport {
   Transport& operator=(Transport&&) = delete;
   virtual ~Transport() = default;
 
-  /// This process.
+  /// Describes this process.
   [[nodiscard]] virtual const PeerInfo& self() const = 0;
-  /// How to reach this process: an opaque blob for the bootstrap.
+  /// The way to reach this process, as an opaque blob for the bootstrap.
   [[nodiscard]] virtual std::string address() const = 0;
-  /// This process's identity, and the key without which it accepts no messages. Shorter than the
-  /// address, or the address itself if no other job can send.
+  /// This process's identity, and the key without which it accepts no messages. The card is shorter
+  /// than the address, or is the address itself if no other job can send.
   [[nodiscard]] virtual std::string card() const { return address(); }
 
   /// Introduces a process by its card(); the same process (including this one) always gets the same
-  /// id. Ids count from 0. Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot
-  /// read.
+  /// id. Ids count from 0. It does not connect yet. Throws Error{kBootstrap} for a blob that cannot
+  /// be read.
   virtual PeerId add_peer(std::string_view blob) = 0;
   /// Sets the source of peers' addresses; it is asked once, when the first message needs a
   /// connection. Messages to the peer wait in order until set_address() or no_address(). Transports
   /// whose cards are addresses never ask.
   virtual void use(AddressBook* /*book*/) {}
-  /// Connects if a message waits for it. Throws Error{kBootstrap} for a blob that it cannot read,
-  /// or that belongs to another process.
+  /// Sets the peer's address, and connects if a message waits for it. Throws Error{kBootstrap} for
+  /// a blob that cannot be read or belongs to another process.
   virtual void set_address(PeerId /*peer*/, std::string_view /*blob*/) {}
   /// Completes messages that wait for the address, and receives that would connect, with
-  /// kPeerFailed; the next one asks again.
+  /// kPeerFailed. The next message asks again.
   virtual void no_address(PeerId /*peer*/, const std::string& /*reason*/) {}
-  /// Why the last message to the peer could not be sent at all: the reason of no_address(), or what
-  /// this process is out of. The next message tries again. Empty if there was no such reason.
+  /// Why the last message to the peer could not be sent at all: the reason of no_address(), or the
+  /// resource that this process has run out of. The next message tries again. Empty if there was no
+  /// such reason.
   [[nodiscard]] virtual std::string why_unreachable(PeerId /*peer*/) const { return {}; }
   /// Whether the peer's address is being looked up, and messages to it wait.
   [[nodiscard]] virtual bool awaits_address(PeerId /*peer*/) const { return false; }
@@ -107,14 +109,14 @@ class Transport {
 
   /// Starts one message; `request` must be prepared, and completes exactly once, possibly before
   /// the call returns. Completion of a send means that the buffer may be reused, not that the
-  /// message was received. Both connect to the peer if it is not connected yet, so that a rank that
-  /// only receives notices a dead peer; a receive with `request.connects` false does not (it may
-  /// wait forever for a peer that never calls). If the peer's connection has ended, the request
-  /// completes with kPeerFailed, unless it receives a message that had arrived whole before, and
-  /// the peer was not given up. Messages of one sender over one connection are matched with
-  /// receives in the order in which they were sent. Callers rely on this for control messages: when
-  /// one arrives, every earlier message of its sender over that connection has been matched or is
-  /// unexpected.
+  /// message was received. Both send() and recv() connect to the peer if it is not connected yet,
+  /// so that a rank that only receives notices a dead peer. A receive whose `request.connects` is
+  /// false does not connect, and may wait forever for a peer that never calls. If the peer's
+  /// connection has ended, the request completes with kPeerFailed, unless it receives a message
+  /// that had arrived completely before and the peer was not given up. Messages of one sender over
+  /// one connection are matched with receives in the order in which they were sent. Callers rely on
+  /// this for control messages: when one arrives, every earlier message of its sender over that
+  /// connection has been matched or is unexpected.
   virtual void send(PeerId peer, Tag tag, ConstBytes data, Request& request) = 0;
   virtual void recv(PeerId peer, Tag tag, Bytes data, Request& request) = 0;
   /// Whether messages to and from the peer may lie in memory of this kind at this end, whatever
@@ -127,22 +129,23 @@ class Transport {
   /// is found.
   [[nodiscard]] virtual bool connected(PeerId peer) const = 0;
 
-  /// The number of connections to the peer, existing or planned; messages over one may overtake
-  /// those over another. At most kMostConnections; may grow.
+  /// The number of connections to the peer, existing or planned; messages over one connection may
+  /// overtake messages over another. The number is at most kMostConnections and may grow.
   [[nodiscard]] virtual std::uint32_t connections(PeerId /*peer*/) const { return 1; }
 
-  /// Cancels a pending receive: it completes with kCancelled, or normally if already matched. A
+  /// Cancels a pending receive, which completes with kCancelled, or normally if already matched. A
   /// pending send stays until its endpoint ends. Completion may come later.
   virtual void cancel(Request& request) = 0;
 
-  /// Force-closes the endpoint to `peer`: each of its pending requests completes with kPeerFailed;
-  /// no failure is reported.
+  /// Closes the endpoint to `peer` by force. Each of its pending requests completes with
+  /// kPeerFailed, and no failure is reported.
   virtual void give_up(PeerId peer) = 0;
-  /// Whether new groups need a new transport. An endpoint has ended, without a departure, whose
-  /// process may still be alive: endpoints end for good. Or this side may no longer receive.
+  /// Whether new groups need a new transport. This is so if an endpoint has ended without a
+  /// departure while its process may still be alive, because endpoints end for good, or if this
+  /// side may no longer receive.
   [[nodiscard]] virtual bool spent() const = 0;
-  /// From now on a broken endpoint to `peer` is an orderly departure, not a failure to report; one
-  /// that is already broken no longer counts for spent().
+  /// From now on, a broken endpoint to `peer` is treated as an orderly departure and not reported
+  /// as a failure. An endpoint that is already broken no longer counts for spent().
   virtual void expect_departure(PeerId peer) = 0;
 
   /// Whether there is an unexpected message with that tag.
@@ -150,9 +153,9 @@ class Transport {
   /// Receives and drops unexpected messages that match tag under mask. Returns their number; their
   /// reception may still be in progress.
   virtual std::size_t discard(Tag tag, Tag mask) = 0;
-  /// Checks every message that has arrived and matches no posted receive, and drops those that
-  /// `ours` does not know: those not sent under this process's key have random tags. Returns the
-  /// number dropped.
+  /// Checks every message that has arrived and matches no posted receive, and drops those for which
+  /// `ours` returns false. Messages that were not sent under this process's key have random tags.
+  /// Returns the number dropped.
   virtual std::size_t sift(const std::function<bool(Tag)>& ours) = 0;
 
   /// Moves messages and completes requests; returns whether anything happened.
@@ -160,7 +163,7 @@ class Transport {
   /// Sleeps until a message may have moved, wake() was called, or `at_most` has passed. May return
   /// early.
   virtual void wait(Duration at_most) = 0;
-  /// For the middle of long messages: sleeps for `at_most` while the kernel buffers incoming bytes.
+  /// Sleeps for `at_most` in the middle of a long message, while the kernel buffers incoming bytes.
   /// Returns at once if the sender would stall meanwhile.
   virtual void rest(Duration at_most) = 0;
   /// Makes the current or the next wait() or rest() return. Thread-safe.
@@ -173,7 +176,7 @@ class Transport {
   /// request may be pending.
   virtual void close(Duration at_most) = 0;
 
-  /// One line for logs and tools: library, version, transports in effect, device.
+  /// The transport in one line, for logs and tools: library, version, transports in effect, device.
   [[nodiscard]] virtual std::string describe() const = 0;
 };
 

@@ -1,5 +1,5 @@
-// Bootstrap: how long each wait in the store lasts: short at first, so that changes are seen soon,
-// then longer, so that thousands of ranks can wait at one store.
+// Bootstrap: how long each wait in the store lasts. Waits are short at first, so that changes are
+// seen soon, and then longer, so that thousands of ranks can wait at one store.
 #pragma once
 
 #include <algorithm>
@@ -22,14 +22,15 @@ class Backoff {
   /// The time from the beginning to the end.
   [[nodiscard]] transport::Duration whole() const { return whole_; }
   [[nodiscard]] bool over() const { return std::chrono::steady_clock::now() >= end_; }
-  /// The next wait, which never exceeds the end.
+  /// The length of the next wait, which never goes past the end.
   [[nodiscard]] transport::Duration slice() const {
     const transport::Duration rest = end_ - std::chrono::steady_clock::now();
     return std::clamp<transport::Duration>(rest, std::chrono::milliseconds(1), slice_);
   }
   void waited_in_vain() {
     slice_ = std::min(slice_ * 2, longest_);
-    // Stores hold a lock while they wait, so let another thread that uses the same one take it now.
+    // Stores hold a lock while they wait, so let another thread that uses the same store take it
+    // now.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   void heard_something() { slice_ = first_; }

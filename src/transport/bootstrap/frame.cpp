@@ -28,8 +28,8 @@ Integer take(std::string_view bytes, std::size_t offset) {
 }  // namespace
 
 Parse parse_request(std::string_view bytes, RequestView& request) {
-  // Every byte of the magic received so far must be right, so that a stranger is recognised by its
-  // first bytes.
+  // Every byte of the magic received so far must be correct, so that a stranger is recognised by
+  // its first bytes.
   std::string magic;
   put_number(magic, kMagic);
   const std::size_t seen = std::min(bytes.size(), magic.size());

@@ -1,8 +1,8 @@
-// Bootstrap: the bytes of the TCP rendezvous. Little-endian:
+// Bootstrap: the bytes of the TCP rendezvous, little-endian:
 //   request   magic 4 | command 1 | key length 2 | value length 4 | key | value
 //   response  result 1 | value length 4 | value
 // A get's value is the milliseconds to wait for the key, an add's its delta, 8 bytes each.
-// Every length is checked before anything is read or kept. It knows no sockets.
+// Every length is checked before anything is read or kept. It does not use sockets.
 #pragma once
 
 #include <array>
@@ -30,27 +30,28 @@ struct RequestView {
   Command command = Command::kGet;
   std::string_view key;
   std::string_view value;
-  std::size_t size = 0;  ///< bytes of the whole request
+  std::size_t size = 0;  ///< size of the whole request in bytes
 };
 
 enum class Parse : std::uint8_t { kComplete, kIncomplete, kMalformed };
 
-/// Parses the request at the start of `bytes`; `request` views them and is set only for kComplete.
+/// Parses the request at the start of `bytes`; `request` is a view of them and is set only for
+/// kComplete.
 [[nodiscard]] Parse parse_request(std::string_view bytes, RequestView& request);
 
-/// Throws Error{kBootstrap} for a key or value over the limits.
+/// Encodes a request. Throws Error{kBootstrap} for a key or value over the limits.
 [[nodiscard]] std::string encode_request(Command command, std::string_view key,
                                          std::string_view value);
 
 [[nodiscard]] std::string encode_response(Result result, std::string_view value);
-/// The start of a response, which a value of that many bytes follows separately.
+/// Encodes the start of a response; a value of that many bytes follows separately.
 [[nodiscard]] std::string encode_response_header(Result result, std::size_t value_length);
 
 struct ResponseHeader {
   Result result = Result::kRefused;
   std::size_t value_length = 0;
 };
-/// Returns nullopt if it is not a response of this protocol.
+/// Parses the start of a response. Returns nullopt if it does not belong to this protocol.
 [[nodiscard]] std::optional<ResponseHeader> parse_response(
     const std::array<char, kResponseHeader>& bytes);
 

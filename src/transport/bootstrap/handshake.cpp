@@ -29,7 +29,7 @@ std::string proof(std::string_view secret, std::string_view who, std::string_vie
   return code;
 }
 
-/// Takes the same time wherever the two differ, so that timing leaks nothing about a proof.
+/// Compares in the same time wherever the two differ, so that timing leaks nothing about a proof.
 bool equal(std::string_view proof, std::string_view expected) {
   return proof.size() == expected.size() &&
          sodium_memcmp(proof.data(), expected.data(), expected.size()) == 0;

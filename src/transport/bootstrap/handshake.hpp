@@ -3,8 +3,8 @@
 //   client  magic 4 | c: a nonce of 16 bytes
 //   server  s: a nonce of 16 bytes | HMAC(secret, "server" c s)
 //   client  HMAC(secret, "client" c s)
-// Nothing can be replayed, as both nonces are fresh. What follows is neither encrypted nor signed.
-// It knows no sockets.
+// Nothing can be replayed, because both nonces are fresh. The bytes that follow are neither
+// encrypted nor signed. This module does not use sockets.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,16 @@ inline constexpr std::size_t kNonceBytes = 16;
 inline constexpr std::size_t kProofBytes = 32;
 inline constexpr std::size_t kChallengeBytes = kNonceBytes + kProofBytes;
 
-/// Cryptographically random bytes.
+/// Returns cryptographically random bytes.
 [[nodiscard]] std::string draw_secret(std::size_t bytes);
 
 class ClientHandshake {
  public:
   explicit ClientHandshake(std::string secret);
-  /// The first message to send.
+  /// Returns the first message to send.
   [[nodiscard]] std::string hello() const;
-  /// The reply to the server's kChallengeBytes; nullopt if the server does not know the secret.
+  /// Returns the reply to the server's kChallengeBytes, or nullopt if the server does not know the
+  /// secret.
   [[nodiscard]] std::optional<std::string> reply_to(std::string_view challenge) const;
 
  private:
@@ -40,8 +41,8 @@ class ServerHandshake {
   enum class Admission : std::uint8_t { kWaiting, kRefused, kAdmitted };
 
   explicit ServerHandshake(std::string secret);
-  /// Consumes what it understands from the front of `input`; sets `answer` to what must be sent, if
-  /// anything.
+  /// Consumes complete parts from the front of `input`; sets `answer` to the bytes that must be
+  /// sent, if any.
   [[nodiscard]] Admission receive(std::string& input, std::string& answer);
 
  private:

@@ -5,8 +5,8 @@
 
 namespace gtopk::bootstrap {
 
-/// GTOPK_SECRET, or the contents of the file GTOPK_SECRET_FILE, without trailing newlines; "" if
-/// neither is set. Throws Error{kBootstrap} if it has fewer than 16 bytes, or the file is
+/// Returns GTOPK_SECRET, or the contents of the file GTOPK_SECRET_FILE, without trailing newlines,
+/// or "" if neither is set. Throws Error{kBootstrap} if it has fewer than 16 bytes, or the file is
 /// unreadable or readable by others.
 [[nodiscard]] std::string job_secret();
 

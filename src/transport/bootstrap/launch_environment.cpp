@@ -27,13 +27,14 @@ std::optional<std::string> variable(const char* name) {
 
 bool is_set(const char* name) { return variable(name).has_value(); }
 
-/// The step in which srun started this process, if no PMIx server did. A PMIx server must be asked
-/// on every rank: Slurm's own, or that of an mpirun whose helpers srun started.
+/// Returns the step in which srun started this process, if no PMIx server did. A PMIx server must
+/// be asked on every rank: it may be Slurm's own, or the server of an mpirun whose helpers srun
+/// started.
 std::optional<bootstrap::SlurmStep> step_without_pmix() {
   return is_set(kPmixServer) ? std::nullopt : bootstrap::slurm_step(variable);
 }
 
-/// An addition to an error if there are signs of a launcher; else empty.
+/// Returns an addition to an error text if there are signs of a launcher, else an empty string.
 std::string why_no_launcher() {
   const std::string why = bootstrap::PmixClient::why_not();
   if (!why.empty()) {
@@ -77,7 +78,7 @@ LaunchEnvironment told_by(bootstrap::PmixClient& pmix) {
   return environment;
 }
 
-/// Uses the step's host for rank 0 and the step's port, unless the job's script has set others.
+/// Uses the step's first host and port for rank 0, unless the job's script has set others.
 LaunchEnvironment told_by(bootstrap::SlurmStep step) {
   LaunchEnvironment environment;
   environment.rank = step.rank;
@@ -110,7 +111,7 @@ std::optional<LaunchEnvironment> by_launcher() {
 }
 
 /// torchrun's agent may serve a torch store at MASTER_PORT, which it then announces. Linux gives
-/// listeners and outgoing connections ports of different parity, so the next port but one is rarely
+/// listeners and outgoing connections ports of different parity, so the port two above is rarely
 /// taken.
 bool agent_serves_store() {
   const char* const value = std::getenv("TORCHELASTIC_USE_AGENT_STORE");

@@ -39,7 +39,7 @@ class Follower {
           return read(decode_table(key, *bytes, key_));
         }
         backoff_.waited_in_vain();
-        // Another rank 0 may have started afresh.
+        // Another process may have started as rank 0.
         if (!answer_ping(Duration::zero())) {
           arrive_again_if_passed_by();
         }
@@ -59,8 +59,8 @@ class Follower {
     store_.set(arrival_key(slot_), encode(Arrival{.rank = self_.rank, .nonce = nonce_}));
   }
 
-  /// The slot may have been settled by a rank 0 that met without this rank, or that died before
-  /// publishing the table.
+  /// Arrives again if the slot was settled by a rank 0 that met without this rank, or that died
+  /// before publishing the table.
   void arrive_again_if_passed_by() {
     const auto first = store_.find(kFirst, Duration::zero());
     if (!first || decode_slot(kFirst, *first) < slot_) {
@@ -73,7 +73,7 @@ class Follower {
     arrive();
   }
 
-  /// Answers a rank 0 that asks and has not been answered before.
+  /// Answers a rank 0 that asks and that this rank has not answered before.
   bool answer_ping(Duration at_most) {
     const std::string key = ping_key(nonce_);
     const auto bytes = store_.find(key, at_most);
@@ -95,7 +95,7 @@ class Follower {
     store_.remove(arrival_key(slot_));
     store_.remove(ping_key(nonce_));
     store_.remove(alive_key(*leader_, nonce_));
-    // A failure stays, as no rank knows which others have read it.
+    // A failure stays in the store, because no rank knows which other ranks have read it.
     if (table.failure) {
       throw Error(*table.failure);
     }

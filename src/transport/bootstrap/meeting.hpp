@@ -1,7 +1,7 @@
-// Bootstrap: how ranks that know nothing of each other become a group, over a store that may be
-// full of keys of earlier runs. It knows neither the transport nor the contents of a card.
+// Bootstrap: how ranks that know nothing about each other become a group, over a store that may be
+// full of keys from earlier runs. It knows neither the transport nor the contents of a card.
 //
-// Every rank draws a nonce, and nothing that is read counts unless it is tied to a current one:
+// Every rank draws a nonce, and a value that is read counts only if it refers to a current nonce:
 //
 //   rank r   slot = add(arrivals, 1); set(arrival/slot, rank, nonce r)
 //   rank 0   reads the slots as they fill; set(ping/<nonce r>, nonce 0)
@@ -10,13 +10,13 @@
 //   rank r   looks for itself in the table; removes its keys, and the last rank the table
 //
 // Dead arrivals do not answer, slots that stay empty are skipped, and a rank that waits for a table
-// notices when another rank 0 asks. A living rank's objection to the meeting (another size, another
-// version, too many groups) goes into the table, so that all ranks raise the same error.
+// notices when a different rank 0 asks. A living rank's objection to the meeting (another size,
+// another version, too many groups) goes into the table, so that all ranks raise the same error.
 //
 // In a job with a secret, answers and tables are sealed under their keys, which contain the nonces
-// of both sides: what opens was written by a rank that knows the secret, in this meeting. The name
-// of a rank's process stays readable, and so does a table that only says why the meeting failed, so
-// that ranks with different secrets all raise the error that names both.
+// of both sides: a value that can be opened was written in this meeting by a rank that knows the
+// secret. The name of a rank's process stays readable, and so does a table that only says why the
+// meeting failed, so that ranks with different secrets all raise the error that names both.
 #pragma once
 
 #include <string>
@@ -31,9 +31,9 @@ namespace gtopk::meeting {
 
 using Roll = std::vector<std::string>;  ///< cards, by rank
 
-/// Blocks until every rank is there. Throws the same Error on all ranks present: kBootstrap, or a
-/// rank's refusal; after `at_most`, an error that names the missing ranks. key: null if the job has
-/// no secret.
+/// Blocks until every rank is present. Throws the same Error on all ranks present: kBootstrap, or a
+/// rank's refusal; after `at_most`, an error that names the missing ranks. `key` is null if the job
+/// has no secret.
 [[nodiscard]] Roll meet(KeyValueStore& store, const Presence& self, transport::Duration at_most,
                         const transport::JobKey* key = nullptr);
 

@@ -16,7 +16,7 @@ using transport::Duration;
 
 constexpr milliseconds kFirstLeaderSlice{10};
 constexpr milliseconds kLongestLeaderSlice{250};
-/// How long to wait for the others after a failure, so that they learn the cause, too.
+/// How long to wait for other ranks after a failure, so that they also learn the cause.
 constexpr std::chrono::seconds kGrace{3};
 
 }  // namespace
@@ -77,7 +77,7 @@ Roll Leader::meet() {
   return table.roll;
 }
 
-/// Reads the slots taken since the last time, and those that were still open then.
+/// Reads the slots taken since the last time, and the slots that were still open then.
 void Leader::read_slots() {
   const std::int64_t handed_out = store_.add(kArrivals, 0);
   std::erase_if(holes_,
@@ -130,8 +130,8 @@ std::vector<std::uint32_t> Leader::missing() const {
 
 bool Leader::complete() const { return answers_.size() + 1 >= expected_; }
 
-/// Waits for the next action of the first missing rank; the others are checked if that does not
-/// come.
+/// Waits for the next action of the first missing rank. If it does not come, the other ranks are
+/// checked.
 void Leader::wait_for_somebody() {
   const Duration slice = backoff_.slice();
   const auto fresh =
@@ -187,7 +187,7 @@ void Leader::weigh(const Guest& guest, const Answer& answer) {
   const auto [entry, fresh] = answers_.try_emplace(rank, guest.slot, answer);
   if (!fresh) {
     if (entry->second.first > guest.slot) {
-      return;  // an earlier run of this rank
+      return;  // the slot is from an earlier run of this rank
     }
     entry->second = {guest.slot, answer};
   }
@@ -239,7 +239,7 @@ void Leader::publish(const Table& table) {
   store_.set(key, encode(table, key, key_));
 }
 
-/// Removes what dead ranks left, and its own records. Living ranks remove their own keys.
+/// Removes records left by dead ranks, and its own records. Living ranks remove their own keys.
 void Leader::clean_up() {
   for (const Guest& guest : guests_) {
     if (guest.answered) {

@@ -25,7 +25,7 @@ class Leader {
     std::int64_t slot = 0;
     Arrival arrival;
     bool answered = false;
-    bool doubted = false;  ///< did not answer in time, so look for another first
+    bool doubted = false;  ///< did not answer in time; look for another arrival first
   };
   /// A slot that was taken but not filled when checked.
   struct Hole {
@@ -54,9 +54,9 @@ class Leader {
   Nonce nonce_;
   std::int64_t next_slot_ = 1;
   std::vector<Guest> guests_;
-  std::map<std::uint32_t, std::size_t> newest_;  ///< by rank: its latest arrival
+  std::map<std::uint32_t, std::size_t> newest_;  ///< latest arrival by rank
   std::vector<Hole> holes_;
-  std::map<std::uint32_t, std::pair<std::int64_t, Answer>> answers_;  ///< by rank: slot, answer
+  std::map<std::uint32_t, std::pair<std::int64_t, Answer>> answers_;  ///< slot, answer by rank
   std::uint32_t expected_;  ///< the largest size that any living rank was started with
   std::optional<Error> failure_;
   transport::TimePoint failed_at_{};

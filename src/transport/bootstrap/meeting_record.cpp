@@ -129,7 +129,7 @@ std::string contents_of(const Table& table) {
 
 }  // namespace
 
-/// A failure is not sealed: it is also for ranks with another secret.
+/// A failure is not sealed, because ranks with another secret must be able to read it.
 std::string encode(const Table& table, std::string_view key, const JobKey* job) {
   const bool sealed = job != nullptr && !table.failure;
   std::string bytes;

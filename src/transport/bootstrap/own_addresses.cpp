@@ -44,7 +44,7 @@ std::vector<std::string> own_addresses() {
     return {};
   }
   const std::unique_ptr<ifaddrs, FreeInterfaces> interfaces(list);
-  // The rest are in the order of the interfaces.
+  // Other addresses are in the order of their interfaces.
   using Place = std::tuple<bool, bool, std::size_t>;  // loopback, IPv6, number
   std::vector<std::pair<Place, std::string>> found;
   for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {

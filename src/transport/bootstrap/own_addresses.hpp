@@ -1,5 +1,5 @@
-// Bootstrap: the addresses at which other hosts may reach this one. A client finds out which of
-// them work by connecting.
+// Bootstrap: the addresses at which other hosts may reach this one. A client finds out by
+// connecting which of them work.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace gtopk::bootstrap {
 
-/// Addresses of interfaces that are up, IPv4 before IPv6, loopback last; IPv6 link-local ones,
-/// which are meaningless on other hosts, are excluded.
+/// The addresses of interfaces that are up: IPv4 before IPv6, loopback last. IPv6 link-local
+/// addresses, which are meaningless on other hosts, are excluded.
 [[nodiscard]] std::vector<std::string> own_addresses();
 
 }  // namespace gtopk::bootstrap

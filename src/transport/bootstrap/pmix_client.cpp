@@ -21,7 +21,7 @@ namespace {
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-// These names are the standard's.
+// These names are defined by the standard.
 constexpr const char* kServerVariable = "PMIX_NAMESPACE";
 constexpr const char* kTimeout = "pmix.timeout";
 constexpr const char* kRefreshCache = "pmix.get.refresh";
@@ -33,9 +33,9 @@ constexpr pmix::Status kErrNotFound = -46;
 
 /// Facts about the job are available before its processes start.
 constexpr seconds kJobFact{10};
-/// A server may wait for a key or report at once that it is missing; and one in a few dozen gets
-/// that arrive just before the key was never answered (OpenPMIx 5.0.11's server). So gets are
-/// short, and repeated.
+/// A server may wait for a key or report at once that it is missing; and OpenPMIx 5.0.11's server
+/// never answered one in a few dozen gets that arrived just before the key. So gets are short and
+/// repeated.
 constexpr seconds kSlice{1};
 constexpr std::chrono::milliseconds kLongestPause{50};
 constexpr std::chrono::hours kForever{24 * 365};
@@ -87,15 +87,15 @@ struct PmixClient::Answer {
   }
 };
 
-/// The client, or why there is none.
+/// The client, or the reason why there is none.
 struct PmixClient::Session {
   pid_t made_by = getpid();
   std::unique_ptr<PmixClient> client;
   std::string why_not;
 
   Session() {
-    // Without it, the library would look for another job's server on this host, and take tens of
-    // milliseconds to find none.
+    // Without this variable, the library would look for another job's server on this host, and take
+    // tens of milliseconds to find none.
     const char* const server = std::getenv(kServerVariable);
     if (server == nullptr || *server == '\0') {
       return;
@@ -113,7 +113,7 @@ struct PmixClient::Session {
   Session& operator=(Session&&) = delete;
   ~Session() {
     if (made_by != getpid()) {
-      static_cast<void>(client.release());  // the parent owns the connection
+      static_cast<void>(client.release());  // the parent process owns the connection
     }
   }
 };
@@ -228,8 +228,8 @@ std::optional<std::string> PmixClient::find(std::uint32_t rank, std::string_view
   }
 }
 
-/// Empty if `at_most` passes first. A blocking PMIx get could block forever; this one is abandoned,
-/// and owns what it uses.
+/// Asks for a value; returns nullopt if `at_most` passes first. A blocking PMIx get could block
+/// forever; this one can be abandoned, because it owns what it uses.
 std::optional<PmixClient::Answer> PmixClient::ask(std::uint32_t rank, std::string_view key,
                                                   transport::Duration at_most, Known known) {
   struct Question {

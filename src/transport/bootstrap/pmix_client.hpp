@@ -1,6 +1,6 @@
 // Bootstrap: this process as a client of the PMIx server that started it: its rank in the job, and
 // data exchanged by Put, Commit and Get. It calls none of PMIx's collectives, so no process waits
-// for one that is not needed. It knows no group.
+// for another that is not needed. It does not know groups.
 #pragma once
 
 #include <sys/types.h>
@@ -19,13 +19,14 @@ namespace gtopk::bootstrap {
 
 class PmixClient {
  public:
-  /// The process's only client, as OpenPMIx 5 cannot be initialised twice: created by the first
-  /// call, finalised at exit. Null if no server started this process (checked in microseconds), and
-  /// in a forked child of a process that had a client.
+  /// Returns the process's only client, because OpenPMIx 5 cannot be initialised twice. It is
+  /// created by the first call and finalised at exit. Returns null if no server started this
+  /// process (checked in microseconds), and in a forked child of a process that had a client.
   [[nodiscard]] static PmixClient* get();
-  /// The same, never null: throws Error{kBootstrap} saying why there is none.
+  /// Returns the same client but never null: throws Error{kBootstrap} that says why there is none.
   [[nodiscard]] static PmixClient& required();
-  /// Why get() is null even though there are signs of a server; else empty.
+  /// Says why get() is null although there are signs of a server; otherwise returns an empty
+  /// string.
   [[nodiscard]] static std::string why_not();
 
   PmixClient(const PmixClient&) = delete;
@@ -36,7 +37,7 @@ class PmixClient {
 
   [[nodiscard]] std::uint32_t rank() const { return self_.rank; }
   [[nodiscard]] std::uint32_t size() const { return size_; }
-  /// "OpenPMIx 4.2.2, job prterun-node7-399@1".
+  /// The client as text: "OpenPMIx 4.2.2, job prterun-node7-399@1".
   [[nodiscard]] const std::string& description() const { return description_; }
 
   /// This process's number on its host; nullopt if the launcher does not provide it.
@@ -55,7 +56,7 @@ class PmixClient {
  private:
   struct Session;
   struct Answer;
-  /// This host's data about a rank; old: the rank may have put more since.
+  /// How good this host's data about a rank is. If old, the rank may have put more since.
   enum class Known : std::uint8_t { kGood, kOld };
 
   PmixClient();
@@ -68,7 +69,7 @@ class PmixClient {
   pmix::Process self_;
   std::uint32_t size_ = 0;
   std::string description_;
-  std::mutex mutex_;  ///< guards put and commit, which are two calls
+  std::mutex mutex_;  ///< makes put and commit, two calls, atomic
 };
 
 }  // namespace gtopk::bootstrap

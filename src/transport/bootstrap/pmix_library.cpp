@@ -36,7 +36,8 @@ void find(void* library, const char* name, const char* symbol, Function& into) {
 Library load() {
   const char* const named = std::getenv(kVariable);
   const char* const name = named != nullptr && *named != '\0' ? named : kDefault;
-  // Its symbols stay private. It is never unloaded, as its threads may outlive the caller.
+  // The library's symbols stay private. It is never unloaded, because its threads may outlive the
+  // caller.
   void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     throw no_library(name);

@@ -1,7 +1,7 @@
 // Bootstrap: the few functions of OpenPMIx that gtopk calls, from a library that is loaded when a
 // launcher provides PMIx. The declarations here are the ABI common to OpenPMIx 4 and 5 (PMIx
 // Standard, stable since 4.0), so gtopk neither needs PMIx's headers nor depends on the library:
-// the same wheel starts with and without it. It knows no job.
+// the same wheel starts with and without it. It does not know jobs.
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ struct Value {
     std::uint16_t uint16;
     std::uint32_t uint32;
     Bytes bytes;
-    std::array<void*, 3> largest{};  ///< the size of the standard's union: two pointers, a char
+    std::array<void*, 3> largest{};  ///< as large as the standard's union: two pointers, a char
   };
 };
 
@@ -56,7 +56,7 @@ struct Info {
 static_assert(sizeof(Process) == 260 && sizeof(Value) == 32 && sizeof(Info) == 552,
               "the layout of PMIx on 64-bit machines");
 
-inline constexpr std::uint8_t kGlobal = 3;  ///< a value's scope: for every process of the job
+inline constexpr std::uint8_t kGlobal = 3;  ///< a value's scope: every process of the job
 
 /// `value` belongs to the library, and is valid only during the callback.
 using GetCallback = void (*)(Status status, Value* value, void* data);
@@ -73,8 +73,8 @@ struct Library {
   const char* (*get_version)();
 };
 
-/// Loads libpmix.so.2, or the library GTOPK_PMIX_LIBRARY; it stays loaded. Throws Error{kBootstrap}
-/// that says what is missing.
+/// Loads libpmix.so.2, or the library GTOPK_PMIX_LIBRARY; it stays loaded. Throws
+/// Error{kBootstrap}, which says what is missing.
 [[nodiscard]] Library load();
 
 }  // namespace gtopk::bootstrap::pmix

@@ -25,11 +25,11 @@ namespace {
 constexpr std::string_view kRendezvous = "gtopk/rendezvous";  // a key in PMIx
 constexpr std::string_view kService = "gtopk/service";        // a key in the store
 
-/// Enough bytes that they cannot be guessed.
+/// The length of a secret, enough that it cannot be guessed.
 constexpr std::size_t kSecretBytes = 32;
 
-/// Where rank 0 serves, and the secret that distinguishes it from other listeners, as hosts may
-/// share addresses, such as those of container bridges.
+/// The addresses at which rank 0 serves, and the secret that distinguishes it from other listeners.
+/// Hosts may share addresses, such as the addresses of container bridges.
 struct Rendezvous {
   std::vector<Endpoint> ways;
   std::string secret;
@@ -61,12 +61,12 @@ Rendezvous decode(std::string_view bytes) {
   return rendezvous;
 }
 
-/// Rank 0's server, from the first call to the end of the process, because what rank 0 has put
-/// cannot be changed, and ranks may meet again before rank 0 has left the previous meeting. At the
-/// end it waits for the others to leave.
+/// Rank 0's server, from the first call to the end of the process, because values that rank 0 has
+/// put cannot be changed, and ranks may meet again before rank 0 has left the previous meeting. At
+/// the end it waits for the other ranks to leave.
 class JobServer {
  public:
-  /// Returns the address at which this process reaches it.
+  /// Starts the server; returns the address at which this process reaches it.
   [[nodiscard]] static Rendezvous start(PmixClient& pmix, transport::Duration at_most) {
     static JobServer server;
     const std::scoped_lock lock(server.mutex_);
@@ -110,7 +110,7 @@ class JobServer {
   std::unique_ptr<RendezvousServer> server_;
 };
 
-/// What drawn_secret() returns in this process.
+/// The value that drawn_secret() returns in this process.
 class DrawnSecret {
  public:
   [[nodiscard]] static DrawnSecret& of_this_process() {
@@ -143,7 +143,7 @@ class PmixDirectory final : public Directory {
       own_name_ = name;
       own_address_ = address;
     } else if (own_address_ != address) {
-      meetings_->publish(name, address);  // PMIx cannot replace it
+      meetings_->publish(name, address);  // PMIx cannot replace the address
     }
   }
 
@@ -156,13 +156,13 @@ class PmixDirectory final : public Directory {
         }
       }
     } catch (const Error& error) {
-      store_failed_ = true;  // the store ends with rank 0, PMIx does not
+      store_failed_ = true;  // the store ends with rank 0, but PMIx does not
       transport::log().debug("{}", error.what());
     }
     return pmix_.find(rank_of(name), name, at_most);
   }
 
-  /// PMIx gets by rank while groups look up by name, so each card is sent with both.
+  /// PMIx looks up by rank while groups look up by name, so each card is sent with both.
   std::vector<std::string> meet(const Presence& self, std::chrono::nanoseconds at_most) override {
     Presence labelled = self;
     labelled.card.clear();
@@ -204,7 +204,7 @@ class PmixDirectory final : public Directory {
   std::mutex mutex_;  ///< guards the members below
   std::string own_name_;
   std::string own_address_;
-  std::map<std::string, std::uint32_t, std::less<>> ranks_;  ///< in the job, by published name
+  std::map<std::string, std::uint32_t, std::less<>> ranks_;  ///< ranks, by published name
 };
 
 Rendezvous rendezvous_of(PmixClient& pmix, transport::Duration at_most) {

@@ -1,6 +1,7 @@
 // Bootstrap: a job started by PMIx. Its ranks meet in the store that rank 0 serves, whose address
-// the others get from PMIx; PMIx also keeps the processes' addresses. So no host or port needs to
-// be configured, any subset of the ranks can meet as a group, and rank 0 does not serve addresses.
+// the other ranks get from PMIx; PMIx also keeps the processes' addresses. So no host or port needs
+// to be configured, any subset of the ranks can meet as a group, and rank 0 does not serve
+// addresses.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +17,22 @@
 
 namespace gtopk::bootstrap {
 
-/// The job's store: rank 0 serves it and puts its address into PMIx; the others wait up to
-/// `at_most` for that, and then connect as over TCP. Throws Error{kBootstrap}.
+/// Joins the job's store. Rank 0 serves it and puts its address into PMIx; other ranks wait up to
+/// `at_most` for the address, and then connect as over TCP. Throws Error{kBootstrap}.
 [[nodiscard]] std::unique_ptr<TcpStore> join_rendezvous(PmixClient& pmix,
                                                         transport::Duration at_most);
 
-/// On rank 0, publishes `port`. On the others, returns that port and an address of rank 0 that they
-/// can reach. Throws Error{kBootstrap}.
+/// On rank 0, publishes `port`. On other ranks, returns that port and an address of rank 0 that
+/// they can reach. Throws Error{kBootstrap}.
 [[nodiscard]] Endpoint find_service(PmixClient& pmix, std::uint16_t port,
                                     transport::Duration at_most);
 
 /// The secret that rank 0 drew for the job, if this process has found a service; otherwise empty,
-/// as other ranks may not know it either.
+/// because other ranks may not know it either.
 [[nodiscard]] std::string drawn_secret();
 
-/// Groups meet in `store`; addresses are put into PMIx and fetched one by one.
+/// Makes a directory whose groups meet in `store`. Addresses are put into PMIx and fetched one by
+/// one.
 [[nodiscard]] std::shared_ptr<Directory> directory_over(PmixClient& pmix,
                                                         std::unique_ptr<KeyValueStore> store);
 

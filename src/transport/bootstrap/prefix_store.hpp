@@ -1,4 +1,4 @@
-// Bootstrap: one group's keys in a store shared by several.
+// Bootstrap: one group's keys in a store shared by several groups.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace gtopk::bootstrap {
 
-/// The store must outlive it.
+/// A view of another store, which must outlive it.
 class PrefixStore final : public KeyValueStore {
  public:
   PrefixStore(KeyValueStore& whole, std::string prefix)

@@ -1,4 +1,4 @@
-// Bootstrap: how ranks encode what others read: fields as "length:bytes", numbers as decimal
+// Bootstrap: how ranks encode records for others: fields as "length:bytes", numbers as decimal
 // digits, all validated when read. It does not know the fields of any record.
 #pragma once
 
@@ -18,8 +18,8 @@ void put(std::string& record, std::string_view field);
 void put(std::string& record, std::uint64_t number);
 void put(std::string& record, const std::optional<Error>& error);
 
-/// Takes fields off the front. Throws Error{kBootstrap} if the bytes are invalid, naming `what`:
-/// "the store's 'gtopk/first'".
+/// Takes fields off the front of a record. Throws Error{kBootstrap} if the bytes are invalid; the
+/// error names `what`, such as "the store's 'gtopk/first'".
 class RecordReader {
  public:
   RecordReader(std::string what, std::string_view bytes) : what_(std::move(what)), rest_(bytes) {}

@@ -1,4 +1,4 @@
-// Bootstrap: what the rendezvous server does for each request: its two dictionaries.
+// Bootstrap: how the rendezvous server handles each request with its two dictionaries.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

@@ -26,12 +26,12 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::size_t kMaxRequest = kRequestHeader + kMaxKey + kMaxValue;
-/// When to retry after running out of descriptors for the next client.
+/// The time until a retry, after running out of descriptors for the next client.
 constexpr milliseconds kAcceptPause{100};
 /// A connection silent for this long may be dropped if descriptors run out.
 constexpr std::chrono::seconds kSilence{1};
 
-/// Logged at 1, 2, 4 ... so that strangers cannot fill the log.
+/// Logs a refusal at counts of 1, 2, 4 ..., so that strangers cannot fill the log.
 void log_refusal(std::string_view address, std::size_t so_far) {
   if (!std::has_single_bit(so_far)) {
     return;
@@ -66,7 +66,7 @@ RendezvousServer::RendezvousServer(RendezvousListener listener, std::string secr
 RendezvousServer::~RendezvousServer() {
   eventfd_write(stop_.get(), 1);
   thread_.join();
-  connections_.clear();  // before bytes_kept_, from which they subtract their values
+  connections_.clear();  // before bytes_kept_, from which connections subtract their values
 }
 
 bool RendezvousServer::drain(Duration at_most) {
@@ -89,8 +89,8 @@ std::vector<pollfd> RendezvousServer::entries() const {
   const bool accepts = accepts_again_ <= steady_clock::now();
   entries.push_back({.fd = accepts ? listener_.socket_.get() : -1, .events = POLLIN, .revents = 0});
   for (const Connection& connection : connections_) {
-    // A client that waits for a key or does not read an answer is not read from: what is kept for
-    // it stays bounded, and its end is still noticed.
+    // A client that waits for a key or does not read an answer is not read from, so that the memory
+    // kept for it stays bounded; its end is still noticed.
     short events = connection.waiting_for.empty() ? POLLIN : POLLRDHUP;
     if (connection.has_unsent()) {
       events = POLLOUT | POLLRDHUP;
@@ -222,7 +222,7 @@ bool RendezvousServer::drop_stranger(TimePoint older_than) {
     if (connection->is_client || connection->since > older_than) {
       continue;
     }
-    read_from(*connection);  // it may have sent something meanwhile
+    read_from(*connection);  // the client may have sent something meanwhile
     if (!connection->is_client) {
       bytes_unanswered_ -= connection->input.size();
       connections_.erase(connection);

@@ -1,5 +1,6 @@
 // Bootstrap: the server of the plain TCP rendezvous. It keeps a dictionary and a dictionary of
-// counters in bounded memory, and drops clients that do not speak its protocol. It knows no ranks.
+// counters in bounded memory, and drops clients that do not speak its protocol. It does not know
+// ranks.
 #pragma once
 
 #include <atomic>
@@ -44,12 +45,13 @@ class RendezvousServer {
  public:
   /// The most connections at a time without a valid request; the oldest are dropped first.
   static constexpr std::size_t kMaxStrangers = 1024;
-  /// Bytes of keys and values, including values that clients have yet to read.
+  /// The most bytes of keys and values, including values that clients have yet to read.
   static constexpr std::size_t kMaxKept = std::size_t{256} << 20U;
-  /// Bytes of partial requests, over all connections.
+  /// The most bytes of partial requests over all connections.
   static constexpr std::size_t kMaxUnanswered = std::size_t{64} << 20U;
 
-  /// With a secret, clients that do not prove they know it are dropped, and that is logged.
+  /// Starts serving. With a secret, clients that do not prove that they know it are dropped, which
+  /// is logged.
   explicit RendezvousServer(RendezvousListener listener, std::string secret = {});
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
@@ -64,16 +66,16 @@ class RendezvousServer {
 
   /// The server's current load.
   struct Load {
-    std::uint64_t rounds = 0;  ///< times that it has polled since its start
-    std::size_t bytes = 0;     ///< of keys, values, and pending requests and answers
-    std::size_t keys = 0;      ///< values and counters
+    std::uint64_t rounds = 0;  ///< number of polls since its start
+    std::size_t bytes = 0;     ///< bytes of keys, values, and pending requests and answers
+    std::size_t keys = 0;      ///< number of values and counters
     std::size_t connections = 0;
     std::size_t refused = 0;  ///< clients that did not know the secret, since its start
   };
   [[nodiscard]] Load load() const;
 
  private:
-  /// Counts towards `kept` from construction until no client has yet to read it.
+  /// A value that counts towards `kept` from construction until every client has read it.
   struct Value {
     Value(std::string_view content, std::atomic<std::size_t>& kept);
     Value(const Value&) = delete;
@@ -90,13 +92,13 @@ class RendezvousServer {
     Descriptor socket;
     TimePoint since{};
     std::string input;
-    std::string output;  ///< a short answer, or what precedes `value`
+    std::string output;  ///< a short answer, or the bytes that precede `value`
     std::shared_ptr<const Value> value;
-    std::size_t sent = 0;                      ///< of the answer
+    std::size_t sent = 0;                      ///< bytes of the answer sent so far
     std::string waiting_for;                   ///< key of an unanswered get
-    TimePoint waits_until{};                   ///< of that get
-    bool is_client = false;                    ///< has sent a whole request or proved itself
-    std::optional<ServerHandshake> handshake;  ///< until it has proved that it knows the secret
+    TimePoint waits_until{};                   ///< when that get times out
+    bool is_client = false;                    ///< it has sent a whole request or proved itself
+    std::optional<ServerHandshake> handshake;  ///< until it has proved the secret
     bool open = true;
 
     [[nodiscard]] bool has_unsent() const { return !output.empty(); }
@@ -113,7 +115,7 @@ class RendezvousServer {
   void write_to(Connection& connection);
   void answer_requests(Connection& connection);
   void welcome(Connection& connection);
-  /// Returns false if it needs more input.
+  /// Continues the handshake; returns false if it needs more input.
   [[nodiscard]] bool shake_hands(Connection& connection);
   [[nodiscard]] bool answer(Connection& connection, const RequestView& request);
   static void reply(Connection& connection, Result result, std::string_view value);
@@ -123,7 +125,7 @@ class RendezvousServer {
   void drop_closed();
 
   RendezvousListener listener_;
-  std::string secret_;  ///< empty: all clients are admitted
+  std::string secret_;  ///< if empty, all clients are admitted
   Descriptor stop_;
   std::list<Connection> connections_;
   std::atomic<std::size_t> bytes_kept_{0};  ///< declared before the values, which subtract
@@ -142,7 +144,7 @@ class RendezvousServer {
   std::condition_variable changed_;
   std::size_t clients_ = 0;
 
-  std::thread thread_;  ///< declared last, as it uses all of the above
+  std::thread thread_;  ///< declared last because it uses all of the above
 };
 
 }  // namespace gtopk::bootstrap

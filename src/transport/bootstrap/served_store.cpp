@@ -21,8 +21,8 @@ using std::chrono::steady_clock;
 using transport::Duration;
 using transport::TimePoint;
 
-/// Servers whose stores were destroyed while ranks were connected that have not left yet, or have
-/// already joined again, as this process is about to do.
+/// Servers whose stores were destroyed while ranks were still connected. These ranks have not left
+/// yet, or have already joined again, as this process is about to do.
 class LeftServers {
  public:
   [[nodiscard]] static LeftServers& of_this_process() {
@@ -74,7 +74,7 @@ class LeftServers {
     }
   }
 
-  /// For a forked child, which has no threads of these servers.
+  /// Forgets the servers in a forked child, which does not have their threads.
   void forget_those_of_the_parent() {
     if (made_by_ == getpid()) {
       return;

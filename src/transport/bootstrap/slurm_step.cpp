@@ -16,11 +16,11 @@ namespace {
 constexpr std::uint32_t kFirstSpecialStep = 0xfffffff0U;
 
 constexpr std::uint64_t kFirstPort = 10000;
-constexpr std::uint64_t kPorts = 19000;  ///< up to torch's usual ones, 29400 and 29500
+constexpr std::uint64_t kPorts = 19000;  ///< below torch's usual ports, 29400 and 29500
 constexpr std::uint64_t kStepsApart = 101;
 
-/// How other launchers number processes. Some of them start helpers by srun, whose variables their
-/// processes inherit.
+/// The variables by which other launchers number processes. Some of them start helpers by srun, and
+/// their processes inherit srun's variables.
 struct LauncherVariables {
   const char* rank;
   const char* size;
@@ -85,7 +85,7 @@ bool has_step(const Variables& variables) {
   return step && number<std::uint32_t>(*step).value_or(0) < kFirstSpecialStep;
 }
 
-/// The variable by which another launcher numbers this process differently; null if none does.
+/// Returns the variable by which another launcher numbers this process differently, or null.
 const char* other_rank(const Variables& variables) {
   for (const LauncherVariables& launcher : kOtherLaunchers) {
     const auto rank = variables(launcher.rank);
@@ -101,7 +101,7 @@ const char* other_rank(const Variables& variables) {
 
 std::string first_host(std::string_view hosts) {
   std::string first;
-  bool skipping = false;  // in the rest of a bracket
+  bool skipping = false;  // whether the loop is in the rest of a bracket
   bool inside = false;
   for (const char letter : hosts) {
     if (letter == '[') {

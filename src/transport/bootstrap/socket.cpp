@@ -51,13 +51,14 @@ Addresses resolve(const Endpoint& endpoint, int flags, std::string& reason) {
   return Addresses(list);
 }
 
-/// Milliseconds for poll(), rounded up so that a short remainder does not become a busy loop.
+/// Returns milliseconds for poll(), rounded up so that a short remainder does not become a busy
+/// loop.
 int poll_time(TimePoint deadline) {
   const auto rest = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(rest.count(), 0, 60'000));
 }
 
-/// True if `events` occur before the deadline.
+/// Waits for `events`; returns true if they occur before the deadline.
 bool await(int socket, short events, TimePoint deadline) {
   for (;;) {
     pollfd entry{.fd = socket, .events = events, .revents = 0};
@@ -79,7 +80,7 @@ Descriptor open_socket(const addrinfo& address) {
       socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-/// One attempt at one address; returns 0 or an errno.
+/// Makes one attempt at one address; returns 0 or an errno.
 int try_connect(const addrinfo& address, TimePoint deadline, Descriptor& made) {
   Descriptor socket = open_socket(address);
   if (!socket) {
@@ -111,7 +112,7 @@ struct Round {
   bool final = false;
 };
 
-/// One attempt at each address of one endpoint.
+/// Makes one attempt at each address of one endpoint.
 Descriptor try_all_addresses(const Endpoint& endpoint, Duration patience, TimePoint deadline,
                              const Greeting& greet, Round& round) {
   std::string reason;
@@ -122,7 +123,7 @@ Descriptor try_all_addresses(const Endpoint& endpoint, Duration patience, TimePo
     const int error = try_connect(*address, until, socket);
     reason = error != 0 ? error_text(error) : "";
     if (error == EMFILE || error == ENFILE) {
-      // Neither another address nor another moment is likely to help, and rank 0 is not to blame.
+      // Neither another address nor a retry is likely to help, and the cause is not rank 0.
       reason = transport::descriptor_shortage(1);
       round.final = true;
     }
@@ -170,7 +171,7 @@ std::string describe(Duration duration) {
 Descriptor listen_on(const Endpoint& endpoint) {
   std::string reason;
   const Addresses addresses = resolve(endpoint, AI_PASSIVE, reason);
-  // An IPv6 wildcard accepts IPv4 too, so one socket serves both; it comes last in Debian's list.
+  // An IPv6 wildcard accepts IPv4 too, so one socket serves both. Debian's list has it last.
   for (const int family : {AF_INET6, AF_INET}) {
     for (const addrinfo* address = addresses.get(); address != nullptr;
          address = address->ai_next) {

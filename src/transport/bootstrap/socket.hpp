@@ -38,21 +38,21 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// Where a rendezvous listens.
+/// The host and port at which a rendezvous listens.
 struct Endpoint {
   std::string host;
   std::uint16_t port = 0;
 };
 
 [[nodiscard]] std::string to_string(const Endpoint& endpoint);
-/// "10.0.0.1:29400 or [fd00::1]:29400".
+/// Endpoints as text: "10.0.0.1:29400 or [fd00::1]:29400".
 [[nodiscard]] std::string to_string(std::span<const Endpoint> ways);
 
-/// Human-readable: "30 s", "0.25 s".
+/// A duration as text: "30 s", "0.25 s".
 [[nodiscard]] std::string describe(Duration duration);
 
-/// A listening, non-blocking socket. An empty host means every interface; port 0 lets the system
-/// choose. Throws Error{kBootstrap}.
+/// Returns a listening, non-blocking socket. An empty host means every interface; port 0 lets the
+/// system choose. Throws Error{kBootstrap}.
 [[nodiscard]] Descriptor listen_on(const Endpoint& endpoint);
 [[nodiscard]] std::uint16_t local_port(const Descriptor& socket);
 /// The peer's numeric address; "" if the socket is not connected.
@@ -61,15 +61,15 @@ struct Endpoint {
 /// Why a connection was refused.
 struct Refusal {
   std::string reason;
-  bool final = false;  ///< retrying cannot help, as the wrong server answers there
+  bool final = false;  ///< retrying cannot help: the wrong server answers there
 };
 using Greeting = std::function<std::optional<Refusal>(const Descriptor& socket, TimePoint end)>;
 
-/// Connects to the first address of a server that answers, in their order, retrying while there is
-/// no listener yet. An address that does not answer at all initially delays the others by a second.
-/// `greet` is called with each connection; if it refuses, the next address is tried. The socket is
-/// non-blocking. Throws Error{kBootstrap} with the result of each address, at once if one refusal
-/// was final and no other address worked.
+/// Connects to the first address of a server that answers, in their order, and retries while there
+/// is no listener yet. An address that does not answer at all delays the others by one second at
+/// first. `greet` is called with each connection; if it refuses, the next address is tried. The
+/// socket is non-blocking. Throws Error{kBootstrap} with the result of each address. It throws at
+/// once if one refusal was final and no other address worked.
 [[nodiscard]] Descriptor connect_to(std::span<const Endpoint> ways, Duration at_most,
                                     const Greeting& greet = {});
 [[nodiscard]] inline Descriptor connect_to(const Endpoint& endpoint, Duration at_most) {
@@ -78,10 +78,10 @@ using Greeting = std::function<std::optional<Refusal>(const Descriptor& socket, 
 
 enum class Transfer : std::uint8_t { kDone, kTimedOut, kClosed };
 
-/// Sends all of `bytes`, or returns why not.
+/// Sends all of `bytes`, or returns why it could not.
 [[nodiscard]] Transfer send_all(const Descriptor& socket, std::string_view bytes,
                                 TimePoint deadline);
-/// Receives exactly `bytes` bytes into `into`, or returns why not.
+/// Receives exactly `bytes` bytes into `into`, or returns why it could not.
 [[nodiscard]] Transfer receive_all(const Descriptor& socket, char* into, std::size_t bytes,
                                    TimePoint deadline);
 

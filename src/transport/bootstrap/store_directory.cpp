@@ -49,9 +49,9 @@ class StoreDirectory final : public Directory {
   [[nodiscard]] const void* place() const override { return job_.get(); }
 
  private:
-  std::shared_ptr<KeyValueStore> group_;  ///< null: each group's keys begin with its name
+  std::shared_ptr<KeyValueStore> group_;  ///< if null, each group's keys begin with its name
   std::shared_ptr<KeyValueStore> job_;
-  std::shared_ptr<const transport::JobKey> key_;  ///< null: nothing is sealed
+  std::shared_ptr<const transport::JobKey> key_;  ///< if null, nothing is sealed
 };
 
 void check(const std::shared_ptr<KeyValueStore>& store) {

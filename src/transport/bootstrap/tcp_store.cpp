@@ -29,7 +29,8 @@ std::string_view name(Command command) {
   return "unknown";
 }
 
-/// The pause between attempts at a server that turns this client away: about 0.3 s in total.
+/// The first pause between attempts at a server that turns this client away. All pauses take about
+/// 0.3 s.
 constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLastPause{160};
 
@@ -118,7 +119,7 @@ Greeting TcpStore::greeting() const {
                          "the server there did not prove that it knows a secret (GTOPK_SECRET)"};
     }
     const auto reply = handshake.reply_to({challenge.data(), challenge.size()});
-    // A wrong proof is sent, too, so that the server can log the client with another secret.
+    // A wrong proof is sent as well, so that the server can log a client with another secret.
     const std::string proof = reply.value_or(std::string(kProofBytes, '\0'));
     const bool sent = send_all(socket, proof, end) == Transfer::kDone;
     if (!reply) {
@@ -145,8 +146,8 @@ std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
       socket_ = connect_to(ways_, std::min(at_most, at_most_), greeting());
     }
     exchange = exchange_on(socket_, request, deadline);
-    // A besieged server may have taken a new connection for a stranger's before the request
-    // arrived: it answers every request that it has read.
+    // An overloaded server may have dropped a new connection as a stranger's before the request
+    // arrived; it answers every request that it has read.
     const bool turned_away = fresh && exchange.transfer == Transfer::kClosed && !exchange.begun;
     if (!turned_away || pause > kLastPause) {
       break;
@@ -161,7 +162,8 @@ std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
   if (done && exchange.result == Result::kNothing && command == Command::kGet) {
     return std::nullopt;
   }
-  // A late answer must not be mistaken for the next request's, so the next call reconnects.
+  // A late answer must not be mistaken for the answer to the next request, so the next call
+  // reconnects.
   socket_ = Descriptor();
   const auto fail = [&](std::string_view reason) {
     return Error(ErrorKind::kBootstrap, fmt::format("rendezvous at {}: {} '{}' {}",

@@ -30,14 +30,14 @@ class TcpStore final : public KeyValueStore {
   [[nodiscard]] std::string server_address();
 
  private:
-  /// Returns nullopt if the server answers kNothing.
+  /// Sends a request; returns nullopt if the server answers kNothing.
   std::optional<std::string> ask(Command command, std::string_view key, std::string_view value,
                                  Duration at_most);
 
   [[nodiscard]] Greeting greeting() const;
 
   std::vector<Endpoint> ways_;
-  std::string secret_;  ///< empty: no handshake
+  std::string secret_;  ///< if empty, there is no handshake
   Duration at_most_;
   std::mutex mutex_;  ///< guards the socket: one request at a time
   Descriptor socket_;

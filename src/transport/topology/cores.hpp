@@ -1,4 +1,5 @@
-// Topology: sets of cores, as the kernel numbers them, and their notation. It knows no machine.
+// Topology: sets of cores, with the kernel's numbers, and their notation. It does not depend on the
+// machine.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +9,14 @@
 
 namespace gtopk::topology {
 
-/// Ascending, without duplicates.
+/// Core numbers, ascending and without duplicates.
 using Cores = std::vector<std::uint32_t>;
 
 [[nodiscard]] Cores common(const Cores& a, const Cores& b);
 /// Whether all of `some` are among `all`.
 [[nodiscard]] bool includes(const Cores& all, const Cores& some);
 
-/// "0-3,8"; "none".
+/// Cores as text: "0-3,8", or "none".
 [[nodiscard]] std::string to_text(const Cores& cores);
 
 /// Parses "0-3,8". Throws Error{kInvalidArgument} for anything else, and beyond core 65,535.

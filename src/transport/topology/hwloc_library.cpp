@@ -29,7 +29,8 @@ void find(void* library, const char* symbol, Function& into) {
 }  // namespace
 
 HwlocLibrary load_hwloc() {
-  // Its symbols stay private; torch or a launcher's library may load another hwloc.
+  // The library's symbols stay private, because torch or a launcher's library may load another
+  // hwloc.
   void* const library = dlopen(kName, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     throw no_library();

@@ -1,6 +1,6 @@
 // Topology: the functions of hwloc 2 that the probe calls, from a library that is loaded when a
-// machine is probed, so that one wheel runs with and without it. Types and constants are those of
-// its headers, which the build needs; all of hwloc 2 has the binary interface of libhwloc.so.15.
+// machine is probed, so that one wheel runs with and without it. Types and constants come from its
+// headers, which the build needs; all of hwloc 2 has the binary interface of libhwloc.so.15.
 #pragma once
 
 #include <hwloc.h>
@@ -23,7 +23,7 @@ struct HwlocLibrary {
   decltype(&hwloc_bitmap_next) bitmap_next;
 };
 
-/// Loads libhwloc.so.15; it stays loaded. Throws Error{kUnsupported} that says what is missing.
+/// Loads libhwloc.so.15; it stays loaded. Throws Error{kUnsupported}, which says what is missing.
 [[nodiscard]] HwlocLibrary load_hwloc();
 
 }  // namespace gtopk::topology

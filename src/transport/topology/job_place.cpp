@@ -14,7 +14,7 @@ namespace {
 struct LauncherVariables {
   const char* rank;
   const char* size;
-  const char* needs;  ///< what else must be set
+  const char* needs;  ///< another variable that must be set
 };
 // Slurm also sets its variables for batch scripts, whose commands are not tasks.
 constexpr std::array kLaunchers = {
@@ -46,14 +46,14 @@ std::vector<std::string> parts(const std::string& text) {
   return found;
 }
 
-/// A UCX setting: GTOPK_UCX_<key> beats UCX_<key>.
+/// Returns a UCX setting; GTOPK_UCX_<key> overrides UCX_<key>.
 std::optional<std::string> ucx_setting(const Variables& variables, const std::string& key) {
   const auto ours = variables(("GTOPK_UCX_" + key).c_str());
   return ours ? ours : variables(("UCX_" + key).c_str());
 }
 
-/// Without UCX_TLS gtopk chooses, and chooses only TCP. UCX's aliases and exclusion lists may allow
-/// more.
+/// Whether UCX may use more than TCP. Without UCX_TLS, gtopk chooses only TCP. UCX's aliases and
+/// exclusion lists may allow more.
 bool beyond_tcp(const Variables& variables) {
   static const std::set<std::string> kWithout = {
       "tcp",  "sm",    "shm",  "mm",   "posix",     "sysv",     "cma",

@@ -26,7 +26,7 @@ std::array<unsigned char, Bytes> bytes_of(const Address& address) {
   return bytes;
 }
 
-/// "<address>/<bits of the mask>", where the address has no bits outside the mask.
+/// Returns "<address>/<bits of the mask>"; the address has no bits outside the mask.
 template <std::size_t Bytes>
 std::string network(int family, std::array<unsigned char, Bytes> address,
                     const std::array<unsigned char, Bytes>& mask) {

@@ -9,11 +9,12 @@
 
 namespace gtopk::topology {
 
-/// "10.1.0.0/16" from an address and a netmask; empty for anything but IPv4 and IPv6, and for
-/// addresses that are local to each link (169.254/16, fe80::/10).
+/// Returns the network of an address and a netmask, such as "10.1.0.0/16". Returns an empty string
+/// for anything but IPv4 and IPv6, and for addresses that are local to each link (169.254/16,
+/// fe80::/10).
 [[nodiscard]] std::string network_of(const sockaddr& address, const sockaddr& mask);
 
-/// The networks of each interface that is up.
+/// Returns the networks of each interface that is up.
 [[nodiscard]] std::map<std::string, std::vector<std::string>> networks_here();
 
 }  // namespace gtopk::topology

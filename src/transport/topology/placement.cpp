@@ -19,7 +19,8 @@ namespace {
 
 constexpr const char* kVariable = "GTOPK_BIND";
 
-/// Asks the kernel, which takes microseconds, while hwloc takes milliseconds.
+/// Whether the machine has one NUMA node. Asking the kernel takes microseconds, while hwloc takes
+/// milliseconds.
 bool one_node() {
   std::ifstream file("/sys/devices/system/node/online");
   std::string online;

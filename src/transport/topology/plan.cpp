@@ -11,7 +11,8 @@ namespace {
 
 using Numbers = std::vector<std::size_t>;
 
-/// A thread bound to one core waits for others that run there, even if other cores are idle.
+/// The fewest cores to bind to. A thread bound to one core waits for others that run there, even if
+/// other cores are idle.
 constexpr std::size_t kFewestCores = 2;
 
 bool chosen(const Device& nic, const std::vector<std::string>& interfaces) {
@@ -60,7 +61,7 @@ std::optional<std::size_t> gpu_of(const Topology& machine, const JobPlace& job) 
   return visible[job.local_rank % visible.size()];
 }
 
-/// GPUs equally near to the same NICs share them in the order of their numbers.
+/// GPUs that are equally near to the same NICs share them in the order of their numbers.
 std::size_t share_of(const Topology& machine, const Numbers& all, std::size_t gpu,
                      const Numbers& best) {
   std::size_t before = 0;
@@ -72,8 +73,8 @@ std::size_t share_of(const Topology& machine, const Numbers& all, std::size_t gp
   return best[before % best.size()];
 }
 
-/// Without a GPU: the NICs near the cores that this process may use, distributed to the host's
-/// ranks in blocks, as launchers distribute cores.
+/// Chooses a NIC without a GPU: the NICs near the cores that this process may use are distributed
+/// to the host's ranks in blocks, like launchers distribute cores.
 std::size_t by_cores(const Topology& machine, const Numbers& all, const JobPlace& job,
                      std::string& why) {
   Numbers near;
@@ -128,7 +129,7 @@ void choose_nic(const Topology& machine, const JobPlace& job, Plan& made) {
   });
 }
 
-/// A network in which all of these have an address; empty if there is none.
+/// Returns a network in which all of these NICs have an address; empty if there is none.
 std::string common_network(const Topology& machine, const Numbers& nics) {
   for (const std::string& network : machine.nics[nics.front()].networks) {
     if (std::all_of(nics.begin(), nics.end(), [&](std::size_t each) {
@@ -141,7 +142,8 @@ std::string common_network(const Topology& machine, const Numbers& nics) {
   return {};
 }
 
-/// Sets UCX's devices only if any of the NICs would do: those of one network reach the same hosts.
+/// Sets UCX's devices only if all NICs are interchangeable: NICs of one network reach the same
+/// hosts.
 void tell_ucx(const Topology& machine, const JobPlace& job, Plan& made) {
   const Numbers all = candidates(machine, job);
   if (job.interfaces_set) {
@@ -163,7 +165,7 @@ void tell_ucx(const Topology& machine, const JobPlace& job, Plan& made) {
   }
 }
 
-/// The node that has most of these cores; among equals, the first one.
+/// Returns the node that has most of these cores; if several do, the first one.
 std::optional<std::uint32_t> node_of(const Topology& machine, const Cores& cores) {
   std::optional<std::uint32_t> best;
   std::size_t most = 0;

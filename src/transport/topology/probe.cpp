@@ -48,11 +48,11 @@ class Reader {
       throw failed("hwloc_topology_init");
     }
     topology_.reset(made);
-    // Cores that a cgroup forbids are kept: devices near them are not near the others.
+    // Cores that a cgroup forbids are kept, because devices near them are not near the other cores.
     if (hwloc_.topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) != 0) {
       throw failed("hwloc_topology_set_flags");
     }
-    // Without this there are neither NICs nor GPUs.
+    // Without this, hwloc reports neither NICs nor GPUs.
     hwloc_.topology_set_io_types_filter(made, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     // GPUs are recognised by PCI class. These components would start a driver to look for them.
     for (const char* const component : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"}) {
@@ -141,12 +141,12 @@ class Reader {
     std::reverse(made.bridges.begin(), made.bridges.end());
     made.near = above == nullptr ? everywhere : cores_of(above->cpuset);
     if (made.near.empty()) {
-      made.near = everywhere;  // has memory but no cores
+      made.near = everywhere;  // the node has memory but no cores
     }
     return made;
   }
 
-  /// Adds an interface or an RDMA device; those of one card are merged into one NIC.
+  /// Adds an interface or an RDMA device; the ones on one card are merged into one NIC.
   void add_nic(hwloc_obj_t found, Topology& machine) const {
     const hwloc_obj_osdev_type_t type = found->attr->osdev.type;
     if (type != HWLOC_OBJ_OSDEV_NETWORK && type != HWLOC_OBJ_OSDEV_OPENFABRICS) {
@@ -191,7 +191,7 @@ bool is_up(const std::string& interface) {
 }  // namespace
 
 Cores allowed_here() {
-  // The kernel may be built for this many, possibly more than fit in a cpu_set_t.
+  // The kernel may be built for this many cores, possibly more than fit in a cpu_set_t.
   constexpr std::size_t kMost = 65536;
   const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
       CPU_ALLOC(kMost), [](cpu_set_t* each) { CPU_FREE(each); });

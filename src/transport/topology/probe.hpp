@@ -8,12 +8,12 @@
 
 namespace gtopk::topology {
 
-/// This machine; `allowed` is the calling thread's mask, as set by mpirun, srun, taskset or a
-/// container's cgroup. Without hwloc, or if it fails, only `allowed` and `source` are set, and
+/// Probes this machine. `allowed` is the calling thread's mask, as set by mpirun, srun, taskset or
+/// a container's cgroup. Without hwloc, or if it fails, only `allowed` and `source` are set, and
 /// `source` says why.
 [[nodiscard]] Topology probe_this_machine();
 
-/// Another machine, from a file that `lstopo FILE.xml` wrote there (hwloc 2). Throws
+/// Reads another machine from a file that `lstopo FILE.xml` wrote there (hwloc 2). Throws
 /// Error{kUnsupported} without hwloc, Error{kInvalidArgument} for a file that hwloc cannot read.
 [[nodiscard]] Topology probe_file(const std::string& path);
 

@@ -1,10 +1,11 @@
-// Transport over UCX: what a process tells the others about itself. Little-endian:
+// Transport over UCX: what a process tells other processes about itself, little-endian:
 //   "GTUX" 4 | version 1 | identity 8 | pid 8 | host length 2 | host | boot length 2 | boot |
 //   process namespace 8 | network namespace 8 | IPC namespace 8 | started 8 | key 8 |
 //   number of TCP addresses 2 | for each: host length 2 | host | port 2 |
 //   worker address length 4 | worker address
-// A card has no TCP and worker address, an address no key (0): cards are shown to the members of a
-// group that meets, addresses lie in a directory for as long as the process lives.
+// A card has no TCP and worker addresses, and an address has no key (0): cards are shown only to
+// the members of a group that meets, while addresses lie in a directory for as long as the process
+// lives.
 #pragma once
 
 #include <string>
@@ -25,7 +26,7 @@ struct UcxAddress {
 
 [[nodiscard]] std::string encode(const UcxAddress& address);
 
-/// Throws Error{kBootstrap} saying what is wrong with the blob.
+/// Decodes a blob. Throws Error{kBootstrap}, which says what is wrong with it.
 [[nodiscard]] UcxAddress decode_ucx_address(std::string_view blob);
 
 }  // namespace gtopk::transport

@@ -1,5 +1,6 @@
 // Transport over UCX: shutdown. It flushes, closes, logs unreceived messages, then ends worker and
-// context. Every step is bounded and keeps progressing, as a peer's flush may need ours.
+// context. Every step is bounded and keeps progressing, because a peer's flush may need this
+// process's progress.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -13,10 +14,10 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// The least time for the steps that need no peer, even if close() is given none.
+// The minimum time for the steps that need no peer, even if close() is given none.
 constexpr Duration kLocalStep = std::chrono::milliseconds(200);
 
-// Sleep between checks, as a peer that shares the core has work to do, too.
+// Sleep between checks because a peer that shares the core has work to do, too.
 constexpr Duration kBetweenLooks = std::chrono::microseconds(20);
 
 bool done(ucs_status_ptr_t request) {
@@ -47,8 +48,7 @@ void UcxTransport::close(Duration at_most) {
   context_.close();
 }
 
-/// Starts with this rank and continues from there, so that not all ranks turn to the same peer at
-/// once.
+/// Orders endpoints starting from this rank, so that not all ranks close the same peer's first.
 std::vector<UcxEndpoint*> UcxTransport::in_closing_order() {
   std::vector<UcxEndpoint*> order;
   for (UcxEndpoint& endpoint : endpoints_) {
@@ -90,7 +90,7 @@ void UcxTransport::close_all(TimePoint deadline) {
     end(*endpoint);
   }
   for (UcxEndpoint& endpoint : endpoints_) {
-    // It was abandoned in the middle of a message, and left open until now.
+    // This endpoint was abandoned in the middle of a message, and left open until now.
     endpoint.begin_close(closing_);
   }
   while ((!closing_.empty() || half_arrived_) && steady_clock::now() < deadline) {
@@ -98,8 +98,7 @@ void UcxTransport::close_all(TimePoint deadline) {
       worker_.rest(kBetweenLooks);
     }
   }
-  while (worker_.progress() && steady_clock::now() < deadline) {  // the remaining work of the ended
-                                                                  // endpoints
+  while (worker_.progress() && steady_clock::now() < deadline) {  // remaining work of endpoints
   }
 }
 
@@ -108,8 +107,8 @@ void UcxTransport::drop_unmatched(TimePoint deadline) {
   int count = 0;
   unexpected_.drop_all([&](Tag tag, std::size_t bytes) {
     if (kind_of(tag) == TagKind::kControl) {
-      // This may be the goodbye of a peer that leaves at the same time, or that this process never
-      // communicated with; nothing is left here that it could affect.
+      // This may be the goodbye of a peer that leaves at the same time, or with which this process
+      // never communicated; it can affect nothing here any more.
       const auto sender = std::ranges::find_if(
           endpoints_, [&](const auto& each) { return control_tag(each.info().identity) == tag; });
       log().debug("nobody received a notice from {}, which is harmless when leaving",

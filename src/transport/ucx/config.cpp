@@ -28,29 +28,30 @@ namespace {
 /// Below this, /dev/shm may be too small for a host's ranks.
 constexpr std::uint64_t kSpaceForPosix = std::uint64_t{1} << 30U;
 
-/// Shared memory without its third part, cma, which has no error handling, so that UCX would only
-/// probe it. POSIX is included only if /dev/shm has space: each rank takes 4.2 MiB of it, and a
-/// container's usual 64 MiB suffice for fifteen. System V has no such limit.
+/// Includes shared memory, but not its third transport, cma, which has no error handling, so UCX
+/// would only probe it. POSIX is included only if /dev/shm has space: each rank takes 4.2 MiB of
+/// it, and a container's usual 64 MiB suffice for fifteen ranks. System V has no such limit.
 const char* default_transports() {
   return posix_space() < kSpaceForPosix ? "tcp,sysv,self" : "tcp,posix,sysv,self";
 }
 
 // docs/ucx.md has the measurements.
 constexpr std::array<std::pair<const char*, const char*>, 7> kDefaults = {{
-    // Without it, error mode PEER silently moves shared-memory traffic to TCP on loopback.
+    // Without this setting, error mode PEER silently moves shared-memory traffic to TCP on
+    // loopback.
     {"MM_ERROR_HANDLING", "y"},
     // Otherwise UCX takes buffers from the heap when there is no space for shared memory, and a
     // signal ends the peer that writes to them.
     {"POSIX_ALLOC", "md"},
     {"SYSV_ALLOC", "md"},
-    // This holds 256 KiB and a header in one segment: what fits is sent in one piece, four times as
-    // fast as with 64K.
+    // One segment of this size holds 256 KiB and a header. A message that fits is sent in one
+    // piece, four times as fast as with 64K.
     {"TCP_TX_SEG_SIZE", "272K"},
     {"TCP_RX_SEG_SIZE", "272K"},  // never below the sender's
-    // A blocking connect stops progress for every other peer; and if it is reset before its first
-    // message, UCX 1.22 destroys an endpoint that it continues to use.
+    // A blocking connect stops progress for every other peer. Also, if the connection is reset
+    // before its first message, UCX 1.22 destroys an endpoint that it continues to use.
     {"TCP_CONN_NB", "y"},
-    // A host that drops packets is then reported after half a minute instead of two.
+    // With this, a host that drops packets is reported after half a minute instead of two minutes.
     {"TCP_SYN_CNT", "4"},
 }};
 
@@ -149,7 +150,7 @@ UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& pro
   throw_unless_ok(ucp_config_read("GTOPK", nullptr, &config), "reading UCX's configuration");
   config_.reset(config);
   read_environment();
-  // It applies only to gtopk, so it beats UCX_TCP_PORT_RANGE.
+  // GTOPK_PORTS applies only to gtopk, so it overrides UCX_TCP_PORT_RANGE.
   if (const std::string ports = ports_of_environment();
       !ports.empty() && value("TCP_PORT_RANGE").empty()) {
     apply("TCP_PORT_RANGE", ports, "GTOPK_PORTS");
@@ -167,7 +168,7 @@ UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& pro
 }
 
 /// UCX reads UCX_<KEY> itself, but GTOPK_UCX_<KEY> only in its upper layer, so it would miss TCP's
-/// segment sizes, for example. This passes them on.
+/// segment sizes, for example. This function passes them on.
 void UcxConfig::read_environment() {
   constexpr std::string_view kPrefix = "GTOPK_UCX_";
   for (char** variable = environ; *variable != nullptr; ++variable) {

@@ -1,4 +1,4 @@
-// Transport over UCX: the settings, and where each comes from. It starts nothing.
+// Transport over UCX: the settings, and the source of each. This module starts nothing.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -23,7 +23,7 @@ struct Setting {
   std::string source;  ///< "default", "program", or the environment variable
 };
 
-/// GTOPK_CONNECTIONS=auto: as many connections as connections_for() says.
+/// The value for GTOPK_CONNECTIONS=auto, with which connections_for() decides.
 inline constexpr std::uint32_t kAutoConnections = 0;
 
 /// The value of GTOPK_CONNECTIONS; kAutoConnections if it is not set. Throws
@@ -31,26 +31,26 @@ inline constexpr std::uint32_t kAutoConnections = 0;
 [[nodiscard]] std::uint32_t connections_of_environment();
 
 /// The value of GTOPK_PORTS in UCX's notation ("40000-40015"); empty if it is not set. Throws
-/// Error{kInvalidArgument} unless it is a range of ports, or one port.
+/// Error{kInvalidArgument} unless it is a range of ports or a single port.
 [[nodiscard]] std::string ports_of_environment();
 
 /// Whether device memory is passed to UCX (GTOPK_DEVICE_POINTERS).
 enum class DevicePointers : std::uint8_t {
-  kAuto,    ///< if UCX knows such memory, and reaches the peer over more than TCP
+  kAuto,    ///< if UCX knows such memory and reaches the peer over more than TCP
   kNever,   ///< "0"
   kAlways,  ///< "1"
-  kAsHost   ///< "host": always, as the host's memory
+  kAsHost   ///< "host": always, as host memory
 };
 /// The variable's value; kAuto if it is not set. Throws Error{kInvalidArgument}.
 [[nodiscard]] DevicePointers device_pointers_of_environment();
 
-/// The rule. `known`: UCX knows such memory; `tls`: its UCX_TLS; `same_host`: the peer's is this
-/// host.
+/// Applies the rule. `known`: UCX knows such memory; `tls`: UCX's UCX_TLS; `same_host`: the peer is
+/// on this host.
 [[nodiscard]] bool takes_devices(DevicePointers said, bool known, std::string_view tls,
                                  bool same_host);
 
-/// A duration as UCX reads it ("10s", "1.5m", "500ms", "3"), down to whole seconds, but at least
-/// one; nullopt for anything else, such as "auto".
+/// Parses a duration as UCX reads it ("10s", "1.5m", "500ms", "3"), rounded down to whole seconds,
+/// but at least one. Returns nullopt for anything else, such as "auto".
 [[nodiscard]] std::optional<std::chrono::seconds> seconds_of(std::string_view text);
 
 class UcxConfig {
@@ -63,7 +63,7 @@ class UcxConfig {
   [[nodiscard]] const std::vector<Setting>& settings() const { return settings_; }
   /// The effective value of one of the settings above; empty if not set.
   [[nodiscard]] std::string value(const std::string& key) const;
-  /// UCX_NET_DEVICES, from whatever source; empty if it is not set.
+  /// UCX_NET_DEVICES, from any source; empty if it is not set.
   [[nodiscard]] std::string network_devices() const;
   /// The ports at which UCX may accept connections, and their source: "GTOPK_PORTS=40000-40015";
   /// empty if they are not set.
@@ -79,7 +79,7 @@ class UcxConfig {
     void operator()(ucp_config_t* config) const { ucp_config_release(config); }
   };
   void read_environment();
-  /// From whatever source; empty if it is not set.
+  /// A setting from any source; empty if it is not set.
   [[nodiscard]] std::string chosen(const std::string& key) const;
   void choose(const std::string& key, const std::string& value, const char* source);
   void apply(const std::string& key, const std::string& value, const std::string& source);

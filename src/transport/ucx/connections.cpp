@@ -6,7 +6,8 @@
 namespace gtopk::transport {
 
 std::uint32_t connections_for(Duration round_trip) {
-  // docs/hosts.md has the measurements: 16 fill a link of 50 ms. More cost memory, and gain little.
+  // docs/hosts.md has the measurements: 16 connections fill a link of 50 ms. More connections cost
+  // memory and gain little.
   constexpr Duration kOfOne = std::chrono::milliseconds(3);
   constexpr Duration::rep kMostByItself = 16;
   return static_cast<std::uint32_t>(

@@ -1,4 +1,4 @@
-// Transport over UCX: the connections to one peer, how many there are, and which of them carries a
+// Transport over UCX: the connections to one peer: how many there are, and which of them carries a
 // message.
 #pragma once
 
@@ -15,13 +15,13 @@
 
 namespace gtopk::transport {
 
-/// How many connections fill a link with such a round trip. After a loss, a TCP connection takes a
-/// number of round trips to recover its rate, so one suffices on a short link.
+/// Returns how many connections fill a link with this round trip. After a loss, a TCP connection
+/// takes a number of round trips to recover its rate, so one suffices on a short link.
 [[nodiscard]] std::uint32_t connections_for(Duration round_trip);
 
 class Connections {
  public:
-  /// Opens one more. `on_error` is called with `argument` inside UCX when it breaks.
+  /// Opens one more connection. `on_error` is called with `argument` inside UCX when it breaks.
   [[nodiscard]] ucs_status_t open(const UcxWorker& worker, std::string_view address,
                                   ucp_err_handler_cb_t on_error, void* argument);
 
@@ -29,10 +29,10 @@ class Connections {
   /// All handles.
   [[nodiscard]] std::vector<ucp_ep_h> handles() const;
 
-  /// The handle for a send. With kAnyConnection it is one that carries no other such send, and
-  /// belongs to this send until released(); null if there is none.
+  /// The handle for a send. With kAnyConnection, it is a connection that carries no other such
+  /// send, and it belongs to this send until released(); null if there is none.
   [[nodiscard]] ucp_ep_h choose(Request& send);
-  /// A send has completed.
+  /// Must be called when a send has completed.
   void released(const Request& send);
 
   void clear() { all_.clear(); }
@@ -43,7 +43,7 @@ class Connections {
     bool taken = false;
   };
   std::vector<Connection> all_;
-  std::uint32_t next_ = 0;  ///< the one whose turn it is, if it is free
+  std::uint32_t next_ = 0;  ///< the connection whose turn it is, if it is free
 };
 
 }  // namespace gtopk::transport

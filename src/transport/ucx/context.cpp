@@ -19,11 +19,12 @@
 namespace gtopk::transport {
 namespace {
 
-/// Descriptors that UCX opens when it starts, and per network interface. Measured: 11, and 2 or 3.
+/// The descriptors that UCX opens when it starts, and per network interface. Measured were 11, and
+/// 2 or 3.
 constexpr std::size_t kDescriptorsAtStart = 16;
 constexpr std::size_t kDescriptorsPerInterface = 3;
 
-/// An upper bound: UCX uses those that are up.
+/// Counts all interfaces, which is an upper bound, because UCX uses only those that are up.
 std::size_t count_interfaces(const UcxConfig& config) {
   const std::string named = config.network_devices();
   if (!named.empty() && named != "all") {
@@ -38,7 +39,7 @@ std::size_t count_interfaces(const UcxConfig& config) {
   return count;
 }
 
-/// Without enough descriptors UCX may end the process by a signal.
+/// Checks that there are enough descriptors; without them, UCX may end the process by a signal.
 void check_descriptors(const UcxConfig& config) {
   const std::size_t needed = kDescriptorsAtStart + DescriptorReserve::kSize +
                              kDescriptorsPerInterface * count_interfaces(config);
@@ -47,7 +48,8 @@ void check_descriptors(const UcxConfig& config) {
   }
 }
 
-/// The path from which UCX was loaded: the wheel's, Debian's and a user's own have the same SONAME.
+/// Returns the path from which UCX was loaded, because the wheel's, Debian's and a user's own UCX
+/// have the same SONAME.
 std::string loaded_library() {
   Dl_info info{};
   const auto* const address = reinterpret_cast<const void*>(&ucp_get_version);

@@ -13,14 +13,14 @@ namespace gtopk::transport {
 
 class UcxContext {
  public:
-  /// Throws Error{kUnsupported} if the loaded UCX is older than the headers, or needs more storage
-  /// per request than a Request has; Error{kTransport} if UCX cannot start.
+  /// Starts UCX. Throws Error{kUnsupported} if the loaded UCX is older than the headers, or needs
+  /// more storage per request than a Request has; Error{kTransport} if UCX cannot start.
   explicit UcxContext(const UcxConfig& config);
 
   [[nodiscard]] ucp_context_h get() const { return context_.get(); }
-  /// "UCX 1.22.0 (/.../libucp.so.0)".
+  /// The library as text: "UCX 1.22.0 (/.../libucp.so.0)".
   [[nodiscard]] const std::string& library() const { return library_; }
-  /// Bytes of UCX's own request, in front of the pointer that is passed to it.
+  /// The size of UCX's own request, which lies in front of the pointer that is passed to UCX.
   [[nodiscard]] std::size_t request_size() const { return request_size_; }
   /// Whether UCX, with the transports it was given, can read and write memory of CUDA devices.
   [[nodiscard]] bool knows_cuda() const { return knows_cuda_; }

@@ -8,7 +8,8 @@ namespace gtopk::transport {
 
 class DescriptorReserve {
  public:
-  /// Enough for two or three connections; the peers that hear of a failure pass it on.
+  /// The size of the reserve, enough for two or three connections. The peers that hear of a failure
+  /// pass it on.
   static constexpr unsigned kSize = 16;
 
   DescriptorReserve() { fill(); }
@@ -19,9 +20,9 @@ class DescriptorReserve {
   ~DescriptorReserve() { release(); }
 
   [[nodiscard]] bool is_full() const { return held_.size() == kSize; }
-  /// Opens the missing ones, as far as possible.
+  /// Opens the missing descriptors, as far as possible.
   void fill();
-  /// Releases all of them for the next opens.
+  /// Releases all descriptors, so that the next opens can use them.
   void release();
 
  private:

@@ -14,8 +14,8 @@
 namespace gtopk::transport {
 namespace {
 
-// The time from the end of the first to that of the last of several connections to a peer that
-// leaves or dies.
+// The time between the ends of the first and the last of several connections to a peer that leaves
+// or dies.
 constexpr Duration kOthersFollow = std::chrono::seconds(1);
 
 }  // namespace
@@ -156,7 +156,7 @@ void UcxEndpoint::process_has_ended() {
   attention_ = true;
 }
 
-/// Runs inside UCX's progress: it must neither close nor cancel anything.
+/// Runs inside UCX's progress, so it must neither close nor cancel anything.
 void UcxEndpoint::on_error(void* endpoint, ucp_ep_h /*handle*/, ucs_status_t status) {
   auto* const self = static_cast<UcxEndpoint*>(endpoint);
   if (self->failed_++ == 0) {

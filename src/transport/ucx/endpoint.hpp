@@ -1,5 +1,5 @@
-// Transport over UCX: one peer, its endpoint, and the requests pending on it. It knows no other
-// peer.
+// Transport over UCX: one peer, its endpoint, and the requests pending on it. It does not know
+// other peers.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -22,9 +22,9 @@ namespace gtopk::transport {
 class PendingRequests {
  public:
   [[nodiscard]] bool empty() const { return first_ == nullptr; }
-  /// Whether there are any receives, or sends.
+  /// Whether there are any receives or, with `receives` false, any sends.
   [[nodiscard]] bool any(bool receives) const;
-  /// Whether there are any, except receives that do not connect, which may wait forever.
+  /// Whether there are any requests, except receives that do not connect, which may wait forever.
   [[nodiscard]] bool any_awaited() const;
   [[nodiscard]] Request* first() const { return first_; }
   void add(Request& request);
@@ -42,7 +42,7 @@ struct HeldSend {
 
 class UcxEndpoint {
  public:
-  /// How often a peer's round trip is looked for, once each time that it sends something: its
+  /// How often a peer's round trip is looked up, once each time that the peer sends something. Its
   /// socket may not be connected yet, or may have an address that is not known here.
   static constexpr unsigned kLooks = 8;
 
@@ -59,17 +59,17 @@ class UcxEndpoint {
   UcxEndpoint& operator=(const UcxEndpoint&) = delete;
   UcxEndpoint(UcxEndpoint&&) = delete;
   UcxEndpoint& operator=(UcxEndpoint&&) = delete;
-  ~UcxEndpoint() = default;  // ends with its worker, unless begin_close was called before
+  ~UcxEndpoint() = default;  // it ends with its worker, unless begin_close was called before
 
   [[nodiscard]] const PeerInfo& info() const { return address_.process; }
   /// The tag under which this peer, and no other process, accepts `tag`.
   [[nodiscard]] Tag sealed(Tag tag) const { return tag ^ address_.key; }
   [[nodiscard]] State state() const { return state_; }
-  /// None before it connects.
+  /// The connections; there are none before it connects.
   [[nodiscard]] const Connections& connections() const { return connections_; }
   [[nodiscard]] Connections& connections() { return connections_; }
 
-  /// False while the peer is known only by its card.
+  /// Whether the address is known; false while the peer is known only by its card.
   [[nodiscard]] bool has_address() const { return !address_.worker.empty(); }
   void set_address(UcxAddress address) {
     address_.worker = std::move(address.worker);
@@ -77,41 +77,44 @@ class UcxEndpoint {
   }
   [[nodiscard]] const std::vector<TcpAddress>& tcp_addresses() const { return address_.tcp; }
 
-  /// Connects an unconnected endpoint, whose address must be known. False if it cannot even begin.
+  /// Connects an unconnected endpoint, whose address must be known. Returns false if it cannot even
+  /// begin.
   [[nodiscard]] bool connect(const UcxWorker& worker, const HostIdentity& here);
-  /// Opens connections until there are `connections`, if they are by TCP. False if one cannot
+  /// Opens connections until there are `connections`, if they use TCP. Returns false if one cannot
   /// begin.
   [[nodiscard]] bool widen(const UcxWorker& worker, std::uint32_t connections);
-  /// Whether its round trip is still to be looked for: it uses TCP, so that several connections may
+  /// Whether its round trip must still be looked up. It then uses TCP, so several connections may
   /// help.
   [[nodiscard]] bool unmeasured() const { return looks < kLooks && streams_ && usable(false); }
-  /// Sends need every connection, receives need any.
+  /// Whether the endpoint is usable. Sends need every connection; receives need any connection.
   [[nodiscard]] bool usable(bool for_receives) const {
     return state_ == State::kConnected && (failure_ == UCS_OK || (for_receives && !broke()));
   }
 
-  /// "posix/memory, tcp/eth0": what UCX has chosen for it; empty before it connects.
+  /// The transports that UCX has chosen for it, such as "posix/memory, tcp/eth0"; empty before it
+  /// connects.
   [[nodiscard]] const std::string& lanes() const { return lanes_; }
   [[nodiscard]] bool shares_memory() const { return shares_memory_; }
   /// Whether UCX could not begin to connect because neither end has what the other needs.
   [[nodiscard]] bool has_no_route() const { return failure_ == UCS_ERR_UNREACHABLE; }
   /// Whether the peer's messages end this process's sleep. Shared memory itself has no wake-ups,
-  /// and those that UCX sends with it do not cross network namespaces.
+  /// and the wake-ups that UCX sends with it do not cross network namespaces.
   [[nodiscard]] bool wakes() const { return wakes_; }
   /// Whether nothing that the peer sent can still arrive, because its connection or its process is
-  /// gone. False for an endpoint that was given up, as the peer's end of it may be open.
+  /// gone. False for an endpoint that was given up, because the peer's end of it may be open.
   [[nodiscard]] bool cut_off() const {
     return process_ended_ || (failure_ != UCS_OK && !shares_memory_ && all_failed());
   }
 
-  /// The peer's process has ended, and what it sent has been received: the endpoint breaks.
+  /// Must be called when the peer's process has ended and everything it sent has been received. The
+  /// endpoint then breaks.
   void process_has_ended();
   [[nodiscard]] bool process_ended() const { return process_ended_; }
 
   /// Whether UCX has reported a failure that has not been handled yet. If there are several
-  /// connections, all must have failed, as they do one after the other when the peer leaves or
-  /// dies, or one must have failed a while ago: what the others still bring, such as a goodbye,
-  /// comes first.
+  /// connections, all must have failed (they fail one after the other when the peer leaves or
+  /// dies), or one must have failed a while ago, because messages that arrive over the others, such
+  /// as a goodbye, come first.
   [[nodiscard]] bool broke() const;
   /// Whether some of its connections have failed, but it is not broken yet.
   [[nodiscard]] bool half_broken() const {
@@ -119,18 +122,18 @@ class UcxEndpoint {
   }
   [[nodiscard]] std::string failure_reason() const;
 
-  /// Starts flushing; adds those of UCX's three-way statuses that are requests.
+  /// Starts flushing; appends UCX's three-way statuses that are requests.
   void begin_flush(std::vector<ucs_status_ptr_t>& flushes);
-  /// From now on nothing new is posted.
+  /// Marks the endpoint as ended; from now on, nothing new is posted.
   void mark_ended();
-  /// Force-closes an ended endpoint, which completes its sends; adds requests likewise.
+  /// Force-closes an ended endpoint, which completes its sends; appends requests likewise.
   void begin_close(std::vector<ucs_status_ptr_t>& closing);
 
   PendingRequests pending;
-  std::deque<HeldSend> held;  ///< oldest first; pending too
-  bool asked = false;         ///< its address is being looked up
-  bool reached = false;       ///< a message has been sent or received
-  unsigned looks = 0;         ///< how often its round trip has been looked for, see kLooks
+  std::deque<HeldSend> held;  ///< oldest first; these are pending, too
+  bool asked = false;         ///< whether its address is being looked up
+  bool reached = false;       ///< whether a message has been sent or received
+  unsigned looks = 0;         ///< how often its round trip was looked up; see kLooks
   std::string unreachable;    ///< why the last attempt to connect could not begin
   bool departure_expected = false;
   bool lost = false;  ///< it ended without a departure, and the peer's process may be alive
@@ -145,7 +148,7 @@ class UcxEndpoint {
   UcxAddress address_;
   bool& attention_;
   Connections connections_;
-  std::size_t failed_ = 0;  ///< the number of failed ones
+  std::size_t failed_ = 0;  ///< the number of failed connections
   TimePoint failed_at_{};   ///< when the first one failed
   State state_ = State::kUnconnected;
   std::string lanes_;

@@ -1,5 +1,6 @@
-// Transport over UCX: tells a process from its forked copies without a system call, as every
-// message checks. A byte lies in memory that the kernel fills with zeros in a forked child.
+// Transport over UCX: distinguishes a process from its forked copies without a system call, because
+// every message checks this. It uses a byte in memory that the kernel fills with zeros in a forked
+// child.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +18,7 @@ class ForkMark {
   ForkMark& operator=(ForkMark&&) = delete;
   ~ForkMark();
 
-  /// Whether the calling process made this, and is not a fork of the one that did.
+  /// Whether the calling process made this object, and is not a fork of the process that did.
   [[nodiscard]] bool made_here() const;
 
  private:

@@ -21,7 +21,7 @@ std::uint64_t namespace_of_this_thread(const char* kind) {
   return stat(fmt::format("/proc/thread-self/ns/{}", kind).c_str(), &entry) == 0 ? entry.st_ino : 0;
 }
 
-/// False if /proc belongs to another process namespace, as it may in a container.
+/// Whether /proc belongs to this process namespace; in a container it may not.
 bool proc_is_ours() {
   std::array<char, 32> name{};
   const ssize_t length = readlink("/proc/self", name.data(), name.size());
@@ -29,12 +29,12 @@ bool proc_is_ours() {
          std::string(name.data(), static_cast<std::size_t>(length)) == std::to_string(getpid());
 }
 
-/// A number in a file like /proc/PID/stat, "pid (name) state ppid …", counted from 1 after the
-/// name, which may contain anything.
+/// Reads a field of a file like /proc/PID/stat, "pid (name) state ppid …". Fields are counted from
+/// 1 after the name, which may contain anything.
 std::optional<std::uint64_t> field_of(const std::filesystem::path& path, int field) {
   std::ifstream file(path);
   std::string line;
-  // If the process ends meanwhile, reading fails; a bare iterator would then throw.
+  // If the process ends meanwhile, reading fails; a plain iterator would then throw.
   std::getline(file, line, '\0');
   const std::size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) {
@@ -73,7 +73,7 @@ std::uint64_t start_of(pid_t process) {
 
 bool is_exiting(pid_t process) {
   constexpr int kFlags = 9;
-  constexpr std::uint64_t kExiting = 4;  // PF_EXITING of the kernel's sched.h
+  constexpr std::uint64_t kExiting = 4;  // PF_EXITING in the kernel's sched.h
   std::error_code error;
   bool exiting = false;
   for (const auto& thread :

@@ -30,7 +30,7 @@ void UcxTransport::send(PeerId peer, Tag tag, ConstBytes data, Request& request)
   }
 }
 
-/// False if no connection is free.
+/// Posts a send; returns false if no connection is free.
 bool UcxTransport::post_send(const HeldSend& send) {
   Request& request = *send.request;
   UcxEndpoint& endpoint = endpoints_[request.peer];
@@ -50,7 +50,7 @@ bool UcxTransport::post_send(const HeldSend& send) {
   return true;
 }
 
-/// A send that completes at once ends in another call of this.
+/// Posts held sends. A send that completes at once calls this function again.
 void UcxTransport::post_held(UcxEndpoint& endpoint) {
   if (std::exchange(posting_held_, true)) {
     return;
@@ -95,7 +95,8 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
   request.is_receive = is_receive;
   request.transport = this;
   endpoint.pending.add(request);
-  // A receive that does not connect waits for a peer that may still call; an ended peer will not.
+  // A receive that does not connect waits for a peer that may still connect; an ended peer will
+  // not.
   bool waits = false;
   if (endpoint.state() == UcxEndpoint::State::kUnconnected && !closed_) {
     waits = is_receive && !request.connects;
@@ -108,8 +109,8 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
   if (!closed_ && (waits || endpoint.usable(is_receive) || connect(peer, urgent))) {
     return true;
   }
-  // What a peer sent before its connection ended is still received. If only part of it has arrived,
-  // the receive is abandoned like others of an ended endpoint.
+  // A message that a peer sent before its connection ended is still received. If only part of it
+  // has arrived, the receive is abandoned like other receives of an ended endpoint.
   if (!closed_ && is_receive && endpoint.cut_off() && unexpected_.lies_there(tag)) {
     half_arrived_ = true;
     return true;

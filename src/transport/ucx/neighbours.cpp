@@ -23,8 +23,8 @@ bool is_readable(int process) {
   return poll(&entry, 1, 0) > 0;
 }
 
-/// Whether the process that the descriptor was opened for, by its pid, has ended. The pid may have
-/// been reused by another process before that.
+/// Whether the process for which the descriptor was opened by pid has ended. Another process may
+/// have reused the pid before the descriptor was opened.
 bool is_over(int descriptor, const PeerInfo& process, std::uint64_t started) {
   return is_readable(descriptor) || (started != 0 && started != process.place.started);
 }
@@ -91,8 +91,8 @@ bool Neighbours::has_ended(const PeerInfo& process) const {
 
 void Neighbours::forget(PeerId peer) {
   if (const auto entry = watched_.find(peer); entry != watched_.end()) {
-    // Delete it explicitly: a forked child may hold a copy, and then closing ours does not end the
-    // watch.
+    // Delete it explicitly, because a forked child may hold a copy, and then closing this one does
+    // not end the watch.
     epoll_ctl(all_, EPOLL_CTL_DEL, entry->second, nullptr);
     close(entry->second);
     watched_.erase(entry);

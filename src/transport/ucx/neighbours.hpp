@@ -1,7 +1,7 @@
 // Transport over UCX: detects the death of peers on this machine through the kernel. Shared memory
 // itself does not signal it: UCX checks every 20 s whether the process still exists, and counts a
-// zombie as alive. So this opens a pidfd of the process, which becomes readable when it ends. It
-// knows no endpoint.
+// zombie as alive. So this module opens a pidfd of the process, which becomes readable when the
+// process ends. It does not know endpoints.
 #pragma once
 
 #include <unordered_map>
@@ -22,14 +22,15 @@ class Neighbours {
   ~Neighbours();
 
   /// Watches the peer's process if possible: another process, visible in this one's process
-  /// namespace, on Linux 5.3 or newer. Idempotent. False: it has already ended.
+  /// namespace, on Linux 5.3 or newer. Idempotent. Returns false if it has already ended.
   [[nodiscard]] bool watch(PeerId peer, const PeerInfo& process);
-  /// Idempotent.
+  /// Stops watching the peer's process. Idempotent.
   void forget(PeerId peer);
-  /// Whether a process, watched or not, has ended, as far as can be seen.
+  /// Whether a process, watched or not, has ended, as far as this process can see.
   [[nodiscard]] bool has_ended(const PeerInfo& process) const;
 
-  /// For polling: readable when a watched process has ended. -1 if there is none.
+  /// A descriptor for polling, which is readable when a watched process has ended; -1 if none is
+  /// watched.
   [[nodiscard]] int descriptor() const { return all_; }
   /// Returns peers whose processes have ended, and stops watching them.
   [[nodiscard]] std::vector<PeerId> take_ended();

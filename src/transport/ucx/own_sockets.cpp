@@ -29,9 +29,9 @@ constexpr Duration kLongestPause = std::chrono::seconds(1);
 /// UCX's set contains one set for each network interface, which contains the sockets.
 constexpr int kNesting = 2;
 
-// The functions below run in a forked child: no allocation, no locks.
+// The functions below run in a forked child, so they neither allocate nor lock.
 
-/// The number after `key` in a line of /proc.
+/// Returns the number after `key` in a line of /proc.
 template <typename Number>
 std::optional<Number> field(std::string_view line, std::string_view key, int base) {
   std::size_t at = line.find(key);
@@ -56,14 +56,15 @@ int open_description(int descriptor) {
   return open(path.data(), O_RDONLY | O_CLOEXEC);
 }
 
-/// Like fstat(), for which ThreadSanitizer treats a descriptor as memory written by the threads
-/// that open and close it. It knows neither the epoll set nor the directory through which this
-/// thread found it.
+/// Does the same as fstat(), for which ThreadSanitizer treats a descriptor as memory written by the
+/// threads that open and close it. ThreadSanitizer knows neither the epoll set nor the directory
+/// through which this thread found the descriptor.
 bool read_facts(int descriptor, struct stat& facts) {
   return fstatat(descriptor, "", &facts, AT_EMPTY_PATH) == 0;
 }
 
-/// UCX may have closed a descriptor, and its number may have been reused.
+/// Whether the descriptor still refers to this inode. UCX may have closed it, and its number may
+/// have been reused.
 bool is_file(int descriptor, ino_t inode, struct stat& facts) {
   return read_facts(descriptor, facts) && facts.st_ino == inode;
 }
@@ -105,7 +106,7 @@ void visit_members(int set, int nesting, const Visit& visit) {
 
 // From here on, the functions run in the process itself.
 
-/// The shortest round trip on a connection to one of these hosts.
+/// Returns the shortest round trip on a connection to one of these hosts.
 std::optional<Duration> round_trip_of(int socket, const std::vector<TcpAddress>& hosts) {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);
@@ -174,7 +175,7 @@ OwnSockets::OwnSockets(int event_descriptor, const std::vector<ino_t>& before,
     : event_descriptor_(event_descriptor) {
   close_on_exec(event_descriptor);
   visit_listeners([&](int descriptor, ino_t inode, const TcpAddress& tcp) {
-    // Another thread may have started listening meanwhile, for another purpose.
+    // Another thread may have started to listen meanwhile for another purpose.
     const in_port_t port = htons(tcp.port);
     const std::string_view bytes(reinterpret_cast<const char*>(&port), sizeof(port));
     if (std::find(before.begin(), before.end(), inode) == before.end() &&

@@ -1,4 +1,4 @@
-// Transport over UCX: peers introduced by card or address, and addresses that come later.
+// Transport over UCX: peers introduced by card or address, and addresses that arrive later.
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -14,10 +14,10 @@
 namespace gtopk::transport {
 namespace {
 
-// A socket or two, a timer, and descriptors that UCX opens briefly.
+// A connection needs a socket or two, a timer, and descriptors that UCX opens briefly.
 constexpr std::size_t kDescriptorsOfConnection = 7;
 
-/// Hosts that answer at all do so in a few milliseconds.
+/// The time for a diagnosis. Hosts that answer at all do so in a few milliseconds.
 constexpr Duration kDiagnosisBound = std::chrono::milliseconds(200);
 
 }  // namespace
@@ -79,7 +79,7 @@ void UcxTransport::set_address(PeerId peer, std::string_view blob) {
     begun = !endpoint.held.empty() && connect(peer, true);
   }
   if (!begun) {
-    if (!endpoint.broke()) {  // otherwise its messages will fail with it
+    if (!endpoint.broke()) {  // a broken endpoint fails its messages itself
       fail_waiting(endpoint, true);
     }
     return;
@@ -144,8 +144,8 @@ void UcxTransport::fail_waiting(UcxEndpoint& endpoint, bool notices_too) {
   for (const HeldSend& send : failing) {
     finish(*send.request, Status::kPeerFailed, 0);
   }
-  // Otherwise receives from the peer might wait until their deadlines, as the peer may be unable to
-  // send, too.
+  // Otherwise receives from the peer might wait until their deadlines, because the peer may be
+  // unable to send, too.
   for (Request* request = endpoint.pending.first(); request != nullptr;) {
     Request* const next = request->next;
     if (request->connects) {
@@ -195,14 +195,14 @@ PeerFailure UcxTransport::failure_of(PeerId peer) const {
   return failure;
 }
 
-/// UCX closes its port for good if it cannot accept a connection.
+/// Checks whether UCX has closed its port, which it does for good if it cannot accept a connection.
 void UcxTransport::check_listeners() {
   if (deaf_ || !worker_.has_lost_listener()) {
     return;
   }
   const auto self = known_.find(self_.identity);
   if (self == known_.end()) {
-    return;  // it is in no group that could fail
+    return;  // the peer is in no group that could fail
   }
   deaf_ = true;
   const std::string shortage = descriptor_shortage(kDescriptorsOfConnection);

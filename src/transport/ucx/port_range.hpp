@@ -14,7 +14,8 @@ struct PortRange {
   std::uint32_t last = 0;
 };
 
-/// "40000-40015", or one port; nullopt unless they are ports from 1 to 65535, the first one first.
+/// Parses "40000-40015" or a single port. Returns nullopt unless these are ports from 1 to 65535 in
+/// ascending order.
 [[nodiscard]] inline std::optional<PortRange> port_range(std::string_view text) {
   const std::size_t dash = text.find('-');
   const auto port = [](std::string_view digits) -> std::uint32_t {

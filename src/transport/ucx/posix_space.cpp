@@ -11,7 +11,7 @@ namespace gtopk::transport {
 namespace {
 
 constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20U;
-/// Below this, UCX leaves out POSIX shared memory (UCX_POSIX_SHM_MIN_SIZE).
+/// Below this much space, UCX leaves out POSIX shared memory (UCX_POSIX_SHM_MIN_SIZE).
 constexpr std::uint64_t kLeast = 16 * kMebibyte;
 
 std::string posix_directory() {

@@ -19,7 +19,7 @@ void throw_unless_ok(ucs_status_t status, std::string_view what) {
 }
 
 Status message_status(ucs_status_t status) {
-  // This is not a switch, as ucs_status_t has ranges of codes for broken links and endpoints.
+  // This is not a switch because ucs_status_t has ranges of codes for broken links and endpoints.
   if (status == UCS_OK) {
     return Status::kOk;
   }

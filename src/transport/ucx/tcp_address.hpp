@@ -1,5 +1,5 @@
-// Transport over UCX: the TCP addresses at which workers accept connections, and what a plain
-// connection to one finds out when UCX only says that it has failed.
+// Transport over UCX: the TCP addresses at which workers accept connections, and the diagnosis by a
+// plain connection when UCX only says that it has failed.
 #pragma once
 
 #include <sys/socket.h>
@@ -23,19 +23,19 @@ struct TcpAddress {
   auto operator<=>(const TcpAddress&) const = default;
 };
 
-/// nullopt if it is neither IPv4 nor IPv6.
+/// Converts an address; returns nullopt if it is neither IPv4 nor IPv6.
 [[nodiscard]] std::optional<TcpAddress> to_tcp_address(const sockaddr_storage& address);
 
-/// "10.0.0.1:4000, [fd77::1]:4001"
+/// Addresses as text: "10.0.0.1:4000, [fd77::1]:4001".
 [[nodiscard]] std::string to_string(const std::vector<TcpAddress>& addresses);
 
 /// Connects to all of them at the same time, and returns how each attempt ended and which setting
-/// helps; "" without addresses. Any thread; takes `at_most`.
+/// helps; "" without addresses. May be called on any thread; takes `at_most`.
 [[nodiscard]] std::string diagnose_connections(const std::vector<TcpAddress>& addresses,
                                                Duration at_most);
 
-/// If all of `here` are of one address family and all of `there` of the other, says so, and which
-/// setting helps; else "".
+/// If all addresses of `here` are of one family and all of `there` are of the other, says so and
+/// which setting helps; otherwise returns "".
 [[nodiscard]] std::string diagnose_families(const std::vector<TcpAddress>& here,
                                             const std::vector<TcpAddress>& there);
 

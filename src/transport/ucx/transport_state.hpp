@@ -107,35 +107,34 @@ class UcxTransport final : public Transport {
   void drop_unmatched(TimePoint deadline);
 
   UcxConfig config_;
-  std::uint32_t connections_;  ///< to a peer that is reached by TCP; or kAutoConnections
+  std::uint32_t connections_;  ///< number per peer reached by TCP, or kAutoConnections
   const DevicePointers device_pointers_;
   UcxContext context_;
   UcxWorker worker_;
   PeerInfo self_;
   const ForkMark process_;
-  /// Applied to the tags of messages to this process. It is shown only to the members of its
-  /// groups; tags from any other process match no receive.
+  /// The key that is applied to the tags of messages to this process. It is shown only to the
+  /// members of its groups; tags from any other process match no receive.
   const Tag key_;
   std::string address_;
   DescriptorReserve reserve_;
   UnexpectedMessages unexpected_;
   Neighbours neighbours_;
-  PeerId killed_neighbour_ = 0;           ///< the last one, if the worker doubts its queue
-  std::vector<PeerId> ended_neighbours_;  ///< what they sent is still received
+  PeerId killed_neighbour_ = 0;           ///< the last killed one, if the worker doubts its queue
+  std::vector<PeerId> ended_neighbours_;  ///< messages that they sent are still received
   unsigned turns_ = 0;                    ///< counts calls of progress()
-  bool moved_in_wait_ = false;            ///< reported by the next progress()
-  bool some_do_not_wake_ = false;         ///< of the endpoints
-  bool napping_ = false;                  ///< nothing has moved since the first of several naps in
-                                          ///< a row
+  bool moved_in_wait_ = false;            ///< wait() moved something; progress() reports it
+  bool some_do_not_wake_ = false;         ///< whether some endpoints do not wake this process
+  bool napping_ = false;                  ///< nothing has moved during the current naps
   TimePoint napping_since_{};
   bool closed_ = false;
   bool deaf_ = false;              ///< others can no longer connect, or their messages are hidden
   bool attention_ = false;         ///< an endpoint broke
   bool some_half_broken_ = false;  ///< one of several connections to a peer has ended
-  bool some_unmeasured_ = false;   ///< a peer has answered, and its round trip can be looked at
+  bool some_unmeasured_ = false;   ///< a peer has answered; its round trip can be looked up
   bool posting_held_ = false;
   bool half_arrived_ = false;  ///< an ended endpoint has requests that UCX has not completed
-  std::deque<UcxEndpoint> endpoints_;  ///< by PeerId; their addresses are known to UCX
+  std::deque<UcxEndpoint> endpoints_;  ///< indexed by PeerId; UCX holds their memory addresses
   std::unordered_map<std::uint64_t, PeerId> known_;
   AddressBook* book_ = nullptr;
   std::vector<PeerFailure> failures_;

@@ -1,5 +1,6 @@
-// Transport over UCX: its parts, and the ends of peers. Messages are in messages.cpp, peers'
-// addresses in peers.cpp, progress and sleep in waiting.cpp, shutdown in close.cpp.
+// Transport over UCX: the parts of the transport, and the ends of peers. Messages are in
+// messages.cpp, peers' addresses in peers.cpp, progress and sleep in waiting.cpp, shutdown in
+// close.cpp.
 #include "src/transport/ucx/ucx_transport.hpp"
 
 #include <fmt/format.h>
@@ -30,7 +31,7 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-/// Never 0, and never the same number twice.
+/// Returns a random number that is never 0 and never the same twice.
 std::uint64_t random_number() {
   std::random_device random;
   std::uint64_t number = 0;
@@ -114,8 +115,8 @@ bool UcxTransport::takes(Memory::Kind kind, PeerId peer) const {
   return takes_devices(device_pointers_, context_.knows_cuda(), config_.value("TLS"), same_host);
 }
 
-/// False if the peer is gone, or this process has no descriptors for a connection to it. A notice
-/// may use the reserve.
+/// Connects to a peer. Returns false if the peer is gone, or this process has no descriptors for a
+/// connection. A notice may use the reserve.
 bool UcxTransport::connect(PeerId peer, bool for_notice) {
   UcxEndpoint& endpoint = endpoints_[peer];
   if (endpoint.state() != UcxEndpoint::State::kUnconnected || endpoint.broke() ||
@@ -207,8 +208,8 @@ void UcxTransport::end(UcxEndpoint& endpoint) {
     }
     request = next;
   }
-  // A stopped peer may continue later, and UCX would write the rest of its message where the buffer
-  // was. Such a receive completes only when the worker ends, see abandon_half_arrived.
+  // A stopped peer may continue later, and UCX would then write the rest of its message where the
+  // buffer was. Such a receive completes only when the worker ends; see abandon_half_arrived.
   if (endpoint.cut_off() || closed_ || !endpoint.pending.any(true)) {
     neighbours_.forget(known_.at(endpoint.info().identity));
     endpoint.begin_close(closing_);
@@ -216,8 +217,8 @@ void UcxTransport::end(UcxEndpoint& endpoint) {
   half_arrived_ = half_arrived_ || !endpoint.pending.empty();
 }
 
-/// Handles what completes on its own: closing endpoints, dropped messages, requests of ended
-/// endpoints. True if it has completed any of these.
+/// Handles things that complete on their own: closing endpoints, dropped messages, requests of
+/// ended endpoints. Returns true if any of these has completed.
 bool UcxTransport::tidy() {
   std::erase_if(closing_, [](ucs_status_ptr_t request) {
     if (ucp_request_check_status(request) == UCS_INPROGRESS) {
@@ -230,7 +231,7 @@ bool UcxTransport::tidy() {
   return half_arrived_ && closing_.empty() && abandon_half_arrived();
 }
 
-/// True if it has completed any request.
+/// Completes half-arrived requests of ended endpoints. Returns true if it has completed any.
 bool UcxTransport::abandon_half_arrived() {
   bool any = false;
   const TimePoint now = std::chrono::steady_clock::now();
@@ -245,7 +246,7 @@ bool UcxTransport::abandon_half_arrived() {
     }
     if (!endpoint.cut_off()) {
       // If a stopped peer continued later, UCX would write the rest of its message into memory that
-      // is no longer ours; only the worker's end prevents that.
+      // no longer belongs to the transport; only the end of the worker prevents that.
       if (!closed_) {
         fail_everything(endpoint);
         return true;

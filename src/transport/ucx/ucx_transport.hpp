@@ -1,7 +1,8 @@
-// Transport over UCX: the interface of this module. It exposes nothing of ucp.h.
+// Transport over UCX: the interface of this module. It exposes nothing from ucp.h.
 //
-// Settings: UCX_<KEY> and GTOPK_UCX_<KEY> in the environment override those of the program and this
-// module; describe() and the log say which is in effect. docs/ucx.md has the measured defaults.
+// Settings: UCX_<KEY> and GTOPK_UCX_<KEY> in the environment override the settings of the program
+// and this module; describe() and the log say which are in effect. docs/ucx.md has the measured
+// defaults.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,11 @@
 namespace gtopk::transport {
 
 struct UcxOptions {
-  /// {"TLS", "tcp,self"}: the program's own settings, without the UCX_ prefix; they override this
-  /// module's defaults, and the environment overrides them.
+  /// The program's own settings, without the UCX_ prefix, such as {"TLS", "tcp,self"}. They
+  /// override this module's defaults, and the environment overrides them.
   std::vector<std::pair<std::string, std::string>> settings;
-  /// Connections to each peer that is reached by TCP; 0: the value of GTOPK_CONNECTIONS, or one.
+  /// The number of connections to each peer that is reached by TCP. 0 means the value of
+  /// GTOPK_CONNECTIONS, or one.
   std::uint32_t connections = 0;
 };
 
@@ -28,8 +30,8 @@ struct UcxOptions {
 [[nodiscard]] std::unique_ptr<Transport> make_ucx_transport(
     const UcxOptions& options = UcxOptions());
 
-/// How a transport of make_ucx_transport() reaches a peer: "posix/memory, tcp/eth0", according to
-/// UCX; empty before they are connected.
+/// The lanes by which a transport of make_ucx_transport() reaches a peer, according to UCX:
+/// "posix/memory, tcp/eth0". Empty before they are connected.
 [[nodiscard]] std::string lanes(const Transport& transport, PeerId peer);
 
 }  // namespace gtopk::transport

@@ -1,6 +1,6 @@
 // Transport over UCX: messages that have arrived before their receives. UCX keeps them in one list,
-// of which it shows only the first that fits; those already examined are kept aside here. It knows
-// no peers.
+// and shows only the first match; messages already examined are kept aside here. This module does
+// not know peers.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -28,7 +28,7 @@ class UnexpectedMessages {
     std::size_t bytes = 0;
   };
 
-  /// This process's tags are sent under `key`.
+  /// Messages to this process are sent under `key`.
   UnexpectedMessages(const UcxWorker& worker, Tag key) : worker_(worker), key_(key) {}
   UnexpectedMessages(const UnexpectedMessages&) = delete;
   UnexpectedMessages& operator=(const UnexpectedMessages&) = delete;
@@ -37,22 +37,22 @@ class UnexpectedMessages {
   ~UnexpectedMessages() = default;
 
   [[nodiscard]] bool lies_there(Tag tag) const;
-  /// The length of the first one with that tag, which stays in place; 0: there is none.
+  /// The length of the first message with that tag, which stays in place; 0 if there is none.
   [[nodiscard]] std::size_t length_of_next(Tag tag) const;
-  /// The first one with that tag among those kept aside, which arrived before all that UCX still
-  /// has.
+  /// Takes the first message with that tag among those kept aside, which arrived before all
+  /// messages that UCX still has.
   [[nodiscard]] std::optional<Message> take_aside(Tag tag);
 
   /// See Transport.
   std::size_t discard(Tag tag, Tag mask);
   std::size_t sift(const std::function<bool(Tag)>& ours);
-  /// Calls `visit` with tag and size of each, and drops it.
+  /// Calls `visit` with the tag and size of each message, and drops the message.
   void drop_all(const std::function<void(Tag, std::size_t)>& visit);
 
-  /// Whether UCX has not released everything that was dropped.
+  /// Whether UCX still holds any message that was dropped.
   [[nodiscard]] bool dropping() const { return !dropped_.empty(); }
   void tidy();
-  /// Call after the worker's end.
+  /// Must be called after the worker has ended.
   void forget();
 
  private:

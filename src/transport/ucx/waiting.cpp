@@ -1,5 +1,5 @@
-// Transport over UCX: progress, and sleep when there is none. UCX, wake() or the end of a
-// neighbour's process ends a sleep or, for peers that can do none of these, a short timeout.
+// Transport over UCX: progress, and sleep when there is none. A sleep is ended by UCX, by wake(),
+// by the end of a neighbour's process or, for peers that can do none of these, by a short timeout.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 namespace gtopk::transport {
 namespace {
 
-// Naps while waiting for a peer that cannot end them: a share of the time since anything moved, so
-// that they prolong it by at most that share.
+// While waiting for a peer that cannot end a nap, naps take this share of the time since anything
+// moved, so that they prolong the wait by at most that share.
 constexpr int kNapShare = 8;
 constexpr Duration kShortestNap = std::chrono::microseconds(50);
 constexpr Duration kLongestNap = std::chrono::milliseconds(1);
 
-// A living sender may be interrupted in the middle of a message, but hardly for so long.
+// A living sender may be interrupted in the middle of a message, but hardly for this long.
 constexpr Duration kHiddenAfter = std::chrono::seconds(1);
 
 // A process too busy to sleep checks its neighbours once every this many turns.
@@ -34,8 +34,8 @@ bool UcxTransport::progress() {
   moved = std::exchange(moved_in_wait_, false) || moved;
   napping_ = napping_ && !moved;
   if (!moved && !ended_neighbours_.empty()) {
-    // They ended before this call, which has found nothing more from them, and the caller has seen
-    // what arrived earlier, such as a goodbye.
+    // These peers ended before this call, which has found nothing more from them, and the caller
+    // has seen everything that arrived earlier, such as a goodbye.
     for (const PeerId peer : std::exchange(ended_neighbours_, {})) {
       endpoints_[peer].process_has_ended();
     }
@@ -72,7 +72,8 @@ void UcxTransport::wait(Duration at_most) {
   check_queue();
 }
 
-/// UCX's queue in shared memory ends at a message whose sender was killed while it wrote it.
+/// Checks UCX's queue in shared memory, which ends at a message whose sender was killed while
+/// writing it.
 void UcxTransport::check_queue() {
   if (deaf_ || !worker_.doubts_queue() || worker_.stuck_for() < kHiddenAfter) {
     return;
@@ -93,7 +94,7 @@ void UcxTransport::check_queue() {
                              killed.host, killed.process)});
 }
 
-/// How long to sleep: briefly if this process waits for a peer that cannot wake it.
+/// Returns how long to sleep: briefly if this process waits for a peer that cannot wake it.
 Duration UcxTransport::nap(Duration at_most) {
   if (!some_do_not_wake_ ||
       std::none_of(endpoints_.begin(), endpoints_.end(), [](const UcxEndpoint& endpoint) {

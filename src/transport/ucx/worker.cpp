@@ -21,11 +21,12 @@
 namespace gtopk::transport {
 namespace {
 
-// No sleep is longer, whatever the descriptor says, as UCX has missed wake-ups.
+// No sleep is longer than this, even if the descriptor shows no event, because UCX has missed
+// wake-ups.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
 
-// Waits for space in a peer's queue: first as briefly as possible, then asleep for less time than
-// the peer takes to empty it.
+// The worker waits for space in a peer's queue first as briefly as possible, and then sleeps for
+// less time than the peer takes to empty it.
 constexpr Duration kYield = std::chrono::microseconds(20);
 constexpr Duration kNapForSpace = std::chrono::microseconds(50);
 
@@ -101,8 +102,8 @@ bool UcxWorker::sleep(Duration at_most, int also) {
     return false;
   }
   // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY means that something has
-  // arrived in between, or that something of ours waits for space in a peer's queue, which no event
-  // announces, or that the next message in this worker's queue is still being written.
+  // arrived in between, or that a message of this process waits for space in a peer's queue, which
+  // no event announces, or that the next message in this worker's queue is still being written.
   if (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK) {
     asleep_.store(false);
     wait_for_space();
@@ -147,8 +148,8 @@ void UcxWorker::wait_for_space() {
     stuck_since_ = now;
   }
   // If ranks share a core, the peer needs it to make space. Linux 6.18 may return from
-  // sched_yield() to the same thread for a whole slice (milliseconds), whoever else could run; it
-  // never does so from a sleep.
+  // sched_yield() to the same thread for a whole slice (milliseconds), even if others could run; a
+  // sleep never does so.
   if (now - stuck_since_ < kYield) {
     sched_yield();
   } else {
@@ -157,7 +158,8 @@ void UcxWorker::wait_for_space() {
 }
 
 bool UcxWorker::may_sleep() {
-  // wake() does these in the opposite order, so either it sees the sleep, or this sees the wake.
+  // wake() does these in the opposite order, so either it sees the sleep, or this function sees the
+  // wake.
   asleep_.store(true);
   if (woken_.load()) {
     asleep_.store(false);
@@ -170,8 +172,8 @@ bool UcxWorker::may_sleep() {
 void UcxWorker::forget_wake() {
   eventfd_t ignored = 0;
   eventfd_read(wake_descriptor_, &ignored);
-  // This follows the read: a wake() in between has not written, and the next wait sees what it
-  // announces.
+  // This follows the read because a wake() in between has not written, and the next wait sees what
+  // it announces.
   woken_.exchange(false, std::memory_order_acq_rel);
 }
 

@@ -1,4 +1,4 @@
-// Transport over UCX: one worker, its progress and its sleep. It knows no peers.
+// Transport over UCX: one worker, its progress and its sleep. It does not know peers.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -26,15 +26,16 @@ class UcxWorker {
   ~UcxWorker();
 
   [[nodiscard]] ucp_worker_h get() const { return worker_.get(); }
-  /// What another process needs to reach this worker.
+  /// The address by which another process reaches this worker.
   [[nodiscard]] std::string address() const;
 
-  /// Where it accepts TCP connections; empty after close().
+  /// The addresses at which it accepts TCP connections; empty after close().
   [[nodiscard]] std::vector<TcpAddress> tcp_addresses() const {
     return sockets_ ? sockets_->addresses() : std::vector<TcpAddress>();
   }
 
-  /// True if something moved. Like sleep(), may be called after close(), and is then a no-op.
+  /// Returns true if something moved. Like sleep(), it may be called after close(), and then does
+  /// nothing.
   bool progress();
   /// After a progress() that found nothing: sleeps until something may have moved, wake() was
   /// called, or `at_most` (never more than 50 ms) has passed. `also` is a descriptor or -1; if it
@@ -42,18 +43,19 @@ class UcxWorker {
   [[nodiscard]] bool sleep(Duration at_most, int also);
   /// Sleeps until wake() is called or `at_most` has passed, whatever arrives.
   void rest(Duration at_most);
-  /// Thread-safe, for as long as this object lives.
+  /// Ends a sleep or rest. Thread-safe for as long as this object lives.
   void wake();
 
-  /// Whether UCX has closed a port on which others connect to this worker. Noticed in sleep(),
-  /// within a second.
+  /// Whether UCX has closed a port on which others connect to this worker. It is noticed in
+  /// sleep(), within a second.
   [[nodiscard]] bool has_lost_listener() const { return sockets_ && sockets_->has_lost_listener(); }
   /// Called when a process that wrote to this worker's shared memory has been killed: its last
   /// message may be half-written for good, and hides all that follow.
   void doubt_queue() { in_doubt_ = true; }
-  /// Whether that may be so: since then UCX has always had something left to read before a sleep.
+  /// Whether the queue may end at such a message: since doubt_queue(), UCX has always had something
+  /// left to read before a sleep.
   [[nodiscard]] bool doubts_queue() const { return in_doubt_; }
-  /// How long UCX has had something left to do, and has done nothing.
+  /// How long UCX has had something left to do but has done nothing.
   [[nodiscard]] Duration stuck_for() const {
     return stuck_ ? std::chrono::steady_clock::now() - stuck_since_ : Duration::zero();
   }
@@ -61,10 +63,10 @@ class UcxWorker {
   [[nodiscard]] std::optional<Duration> round_trip(const std::vector<TcpAddress>& hosts) const {
     return sockets_ ? sockets_->round_trip(hosts) : std::nullopt;
   }
-  /// A connection is being made.
+  /// Must be called when a connection is being made.
   void expect_connection();
 
-  /// Destroys the worker; wake() is then a no-op.
+  /// Destroys the worker; wake() then does nothing.
   void close();
   /// Leaks the worker without touching UCX, for a process forked from the one that made it.
   void abandon() { static_cast<void>(worker_.release()); }
@@ -75,12 +77,13 @@ class UcxWorker {
   };
 
   void wait_for_space();
-  /// Call before a sleep; false if wake() was called, so that there must be none.
+  /// Must be called before a sleep. Returns false if wake() was called, so that there must be no
+  /// sleep.
   [[nodiscard]] bool may_sleep();
   void forget_wake();
 
   int wake_descriptor_ = -1;
-  int event_descriptor_ = -1;  ///< UCX's own
+  int event_descriptor_ = -1;  ///< UCX's own descriptor
   std::atomic<bool> woken_{false};
   /// wake() makes a system call only if this is set.
   std::atomic<bool> asleep_{false};

@@ -49,7 +49,7 @@ def test_a_test_that_hangs_fails_with_every_threads_stack_and_the_next_one_runs(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nlongest = 2\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nlongest = 2\nmarkers = once\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "conftest", str(tmp_path)],
         env=environment() | {"PYTHONPATH": os.pathsep.join([str(TORCH.parent), str(TORCH)])},

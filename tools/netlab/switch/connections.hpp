@@ -1,5 +1,5 @@
-// The TCP connections that a switch remembers, as NATs and stateful
-// firewalls do. Pure: the time is an argument.
+// The TCP connections that a switch remembers, like NATs and stateful firewalls. This is pure; the
+// time is an argument.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,12 @@ namespace netlab {
 
 class Connections {
  public:
-  /// idle: a connection that is silent for longer is forgotten; 0: none is.
+  /// A connection that is silent for longer than `idle` is forgotten. With 0, none is.
   explicit Connections(Time idle) : idle_(idle) {}
 
   /// Whether a frame that arrives now passes. A segment passes if its connection is remembered, or
-  /// if it opens one; what is not TCP passes. Nobody is told about a segment that does not.
+  /// if it opens one; frames other than TCP pass. No one is notified of a segment that does not
+  /// pass.
   [[nodiscard]] bool pass(Time now, std::span<const std::byte> frame) {
     const auto segment = idle_ == Time{0} ? std::nullopt : tcp_segment(frame);
     if (!segment) {

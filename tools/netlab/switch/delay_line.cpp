@@ -11,7 +11,7 @@ bool later(const Frame& left, const Frame& right) {
   return left.due != right.due ? left.due > right.due : left.order > right.order;
 }
 
-// Uniform in [0, 1): the standard's distributions differ between libraries.
+// Draws uniformly from [0, 1), because the standard's distributions differ between libraries.
 double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11U) * 0x1p-53; }
 
 }  // namespace

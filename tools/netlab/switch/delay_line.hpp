@@ -1,5 +1,5 @@
-// What happens to a frame between two ports: it is lost, or it waits.
-// Pure: no sockets, and the time is an argument.
+// What happens to a frame between two ports: it is lost, or it waits. This is pure: it has no
+// sockets, and the time is an argument.
 #pragma once
 
 #include <chrono>
@@ -13,9 +13,10 @@ namespace netlab {
 
 using Time = std::chrono::nanoseconds;  // since any fixed moment
 
-/// What a frame meets on its way, one way. loss: the probability, 0 to 1, of each frame,
-/// independent of all others. jitter: delays are uniform in delay ± jitter. reorder: a frame may
-/// overtake those before it; otherwise it waits for them. limit_bytes: what may wait for one port.
+/// What happens to a frame, one way. loss: the probability, 0 to 1, of each frame, independent of
+/// all others. jitter: delays are uniform in delay ± jitter. reorder: whether a frame may overtake
+/// frames before it; otherwise it waits for them. limit_bytes: the most bytes that may wait for one
+/// port.
 struct Impairment {
   Time delay{};
   Time jitter{};
@@ -25,7 +26,7 @@ struct Impairment {
   std::size_t limit_bytes = std::size_t{64} << 20;
 };
 
-/// A frame that waits. `order` is that of arrival, and decides between equal times.
+/// A frame that waits. `order` is the order of arrival, and decides between equal times.
 struct Frame {
   Time due{};
   std::uint64_t order = 0;
@@ -37,19 +38,19 @@ enum class Fate : std::uint8_t { kWaits, kLost, kOverflowed };
 /// The frames on their way to one port.
 class DelayLine {
  public:
-  /// sources: the number of ports that frames may come from. Losses and jitter between two ports
-  /// depend on the seed and on how many frames went before between the two, and on nothing else.
+  /// `sources` is the number of ports from which frames may come. Losses and jitter between two
+  /// ports depend only on the seed and on the number of earlier frames between the two.
   DelayLine(const Impairment& impairment, std::size_t port, std::size_t sources);
 
-  /// A frame that came from `source` at that time.
+  /// Adds a frame that came from `source` at that time.
   [[nodiscard]] Fate push(std::size_t source, Time arrival, std::vector<std::byte> bytes);
 
-  /// One that is neither delayed nor lost.
+  /// Adds a frame that is neither delayed nor lost.
   void pass(Time arrival, std::vector<std::byte> bytes);
 
   [[nodiscard]] std::optional<Time> next_due() const;
 
-  /// The frame whose turn it is, if there is one by now.
+  /// Returns the frame whose turn it is, if there is one by now.
   [[nodiscard]] std::optional<Frame> pop(Time now);
 
  private:

@@ -1,5 +1,4 @@
-// What the switch reads in a frame: addresses, its kind and its
-// connection. Pure.
+// What the switch reads in a frame: addresses, its kind and its connection. This is pure.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +14,8 @@ namespace netlab {
 
 inline constexpr std::size_t kEthernetHeader = 14;
 
-/// A hardware address, its first byte the highest of 48 bits. At 0 is a frame's destination, at 6
-/// its source.
+/// Returns a hardware address, whose first byte is the highest of 48 bits. A frame's destination is
+/// at 0, and its source at 6.
 [[nodiscard]] constexpr std::uint64_t address_at(std::span<const std::byte> frame,
                                                  std::size_t offset) {
   std::uint64_t address = 0;
@@ -26,12 +25,12 @@ inline constexpr std::size_t kEthernetHeader = 14;
   return address;
 }
 
-/// Whether it goes to more than one host: the lowest bit of the first byte.
+/// Whether the address stands for more than one host, which is the lowest bit of the first byte.
 [[nodiscard]] constexpr bool is_multicast(std::uint64_t address) {
   return (address >> 40U & 1U) != 0;
 }
 
-/// Whether the frame asks for a neighbour's hardware address, or says it: ARP, or ICMPv6 133 to
+/// Whether the frame asks for a neighbour's hardware address, or gives it: ARP, or ICMPv6 133 to
 /// 137. Between sites no such question crosses the link, so these are neither delayed nor lost.
 [[nodiscard]] constexpr bool is_neighbour_discovery(std::span<const std::byte> frame) {
   const auto at = [&](std::size_t offset) { return std::to_integer<unsigned>(frame[offset]); };
@@ -58,8 +57,8 @@ struct TcpSegment {
   bool opens;  ///< SYN without ACK
 };
 
-/// What the frame carries of a TCP connection; nullopt if it is nothing of TCP, or a later fragment
-/// of IPv4, which names no ports.
+/// Returns the TCP segment that the frame carries; nullopt if it is not TCP, or is a later fragment
+/// of IPv4, which has no ports.
 [[nodiscard]] inline std::optional<TcpSegment> tcp_segment(std::span<const std::byte> frame) {
   constexpr unsigned kTcp = 6;
   constexpr std::size_t kFlags = 13;

@@ -5,7 +5,8 @@
 //                                      forwards between these interfaces
 //   netlab-switch --plain INTERFACE    disables the interface's offloads
 //
-// It says "ready", answers each line on stdin with a line of counters (JSON), and ends with stdin.
+// It prints "ready", answers each line on stdin with a line of counters (JSON), and ends with
+// stdin.
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -35,13 +36,13 @@ namespace {
 struct Counters {
   std::uint64_t received = 0;    // frames that came in
   std::uint64_t forwarded = 0;   // frames that a port's queue took
-  std::uint64_t lost = 0;        // as asked for
-  std::uint64_t overflowed = 0;  // more waited than may
+  std::uint64_t lost = 0;        // dropped as requested
+  std::uint64_t overflowed = 0;  // more waited than allowed
   std::uint64_t forgotten = 0;   // their connection had been idle for too long
   std::uint64_t refused = 0;     // the port's queue was full
   std::uint64_t missed = 0;      // the switch was too slow for its ring
   std::uint64_t oversized = 0;   // larger than the MTU: an offload is on
-  Time late{};                   // sum over frames: sent after they were due
+  Time late{};                   // sum over frames of how late they were sent
   Time latest{};
 };
 
@@ -86,12 +87,12 @@ class Switch {
       }
       for (std::size_t port = 0; port < ports_.size(); ++port) {
         if ((waits[port + 1].revents & (POLLERR | POLLHUP)) != 0) {
-          waits[port + 1].fd = -1;  // its host is gone
+          waits[port + 1].fd = -1;  // the port's host is gone
         }
       }
       while (work()) {
-        // Frames bear the time of their arrival, so a pause that is short beside the delay costs
-        // nothing but itself, and one wake-up does for all that came or fell due meanwhile.
+        // Frames carry the time of their arrival, so a pause that is short compared with the delay
+        // costs only itself, and one wake-up handles all frames that came or fell due meanwhile.
         const timespec pause = as_timespec(pause_);
         ppoll(waits.data(), 1, &pause, nullptr);
         if (waits[0].revents != 0 && !answer()) {
@@ -118,7 +119,7 @@ class Switch {
     return {seconds.count(), (time - seconds).count()};
   }
 
-  /// Takes in and sends what there is. Whether there was anything.
+  /// Receives and sends all available frames. Returns whether there were any.
   bool work() {
     const std::uint64_t before = counters_.received + counters_.forwarded + counters_.refused;
     for (std::size_t port = 0; port < ports_.size(); ++port) {
@@ -130,7 +131,7 @@ class Switch {
     return counters_.received + counters_.forwarded + counters_.refused != before;
   }
 
-  /// Answers what was asked on stdin; false: it has ended.
+  /// Answers a line on stdin; returns false if stdin has ended.
   bool answer() {
     std::array<char, 64> text{};
     const ssize_t length = read(STDIN_FILENO, text.data(), text.size());
@@ -156,7 +157,8 @@ class Switch {
 
   void take_in(std::size_t source) {
     Port& port = *ports_[source];
-    // As many as a ring may hold: other ports and due frames must get their turn.
+    // Take at most as many as a ring may hold, because other ports and due frames must get their
+    // turn.
     for (int taken = 0; taken < 256; ++taken) {
       const std::optional<Port::Received> frame = port.receive();
       if (!frame) {
@@ -245,7 +247,8 @@ int run(const std::vector<std::string>& arguments) {
   impairment.seed = std::stoull(arguments[4]);
   const Time forget{std::stoll(arguments[5])};
   Switch traffic(impairment, forget, {arguments.begin() + 6, arguments.end()});
-  // Timers to the microsecond, and before the ranks: a late frame is a longer link.
+  // Timers must be exact to the microsecond and run before the ranks, because a late frame makes a
+  // longer link.
   prctl(PR_SET_TIMERSLACK, 1);
   const sched_param first{.sched_priority = 1};
   if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) {

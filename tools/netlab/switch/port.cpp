@@ -26,11 +26,11 @@ namespace netlab {
 namespace {
 
 constexpr std::size_t kRingBytes = std::size_t{8} << 20;
-// More than the queue of a shaped port holds, with what the kernel counts for each frame: so that
-// frames are dropped by that queue and not by the socket.
+// This is more than the queue of a shaped port holds, including the kernel's overhead per frame, so
+// that frames are dropped by that queue and not by the socket.
 constexpr int kSendBytes = 64 << 20;
 constexpr std::size_t kBatch = 32;
-// The kernel's header of a slot, the sender's address, and padding.
+// These are the kernel's header of a slot, the sender's address, and padding.
 constexpr std::size_t kBeforeFrame = sizeof(tpacket2_hdr) + sizeof(sockaddr_ll) + 64;
 
 void require(bool succeeded, const std::string& what) {
@@ -112,7 +112,7 @@ std::optional<Port::Received> Port::receive() {
   clock_gettime(CLOCK_REALTIME, &now);
   const Time age = std::chrono::seconds(now.tv_sec - static_cast<std::time_t>(header->tp_sec)) +
                    Time(now.tv_nsec - static_cast<long>(header->tp_nsec));
-  // A clock that was set would lengthen the delay.
+  // Without a bound, setting the clock would lengthen the delay.
   const Time bounded = std::clamp(age, Time{0}, Time{std::chrono::seconds(1)});
   return Received{std::span(slot() + header->tp_mac, header->tp_snaplen), bounded,
                   header->tp_snaplen == header->tp_len};
@@ -137,9 +137,9 @@ std::size_t Port::send(std::span<const Frame> frames) const {
       messages.at(i).msg_hdr.msg_iovlen = 1;
     }
     const int sent = sendmmsg(socket_, messages.data(), static_cast<unsigned>(count), MSG_DONTWAIT);
-    // An error is that of the first frame, which is gone: the queue was full, or the port is down.
-    // One that comes after some were sent is reported by the next call, for the frame it belongs
-    // to.
+    // An error belongs to the first frame, which is gone: the queue was full, or the port is down.
+    // An error after some frames were sent is reported by the next call, for the frame to which it
+    // belongs.
     taken += sent > 0 ? static_cast<std::size_t>(sent) : 0;
     frames = frames.subspan(sent > 0 ? static_cast<std::size_t>(sent) : 1);
   }

@@ -1,5 +1,5 @@
-// One port: a raw socket on an interface, which reads from a ring that
-// it shares with the kernel. Knows AF_PACKET; must not know what the switch does with a frame.
+// One port: a raw socket on an interface, which reads from a ring that it shares with the kernel.
+// It uses AF_PACKET, and must not know what the switch does with a frame.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,14 @@
 
 namespace netlab {
 
-/// Makes the kernel send complete frames of at most the MTU from this interface, with checksums:
-/// nobody behind the switch's raw sockets would cut or sum them. Throws std::system_error.
+/// Makes the kernel send complete frames of at most the MTU from this interface, with checksums,
+/// because nothing behind the switch's raw sockets would cut or checksum them. Throws
+/// std::system_error.
 void disable_offloads(const std::string& interface);
 
 class Port {
  public:
-  /// Throws std::system_error if there is no such interface, or it cannot be read.
+  /// Opens a port. Throws std::system_error if there is no such interface or it cannot be read.
   explicit Port(const std::string& interface);
   ~Port();
   Port(const Port&) = delete;
@@ -26,24 +27,25 @@ class Port {
   Port(Port&&) = delete;
   Port& operator=(Port&&) = delete;
 
-  /// For poll: readable while a frame waits.
+  /// A descriptor for poll, which is readable while a frame waits.
   [[nodiscard]] int descriptor() const { return socket_; }
 
   struct Received {
     std::span<const std::byte> bytes;
-    Time age;       // since the kernel saw it
-    bool complete;  // false: larger than the MTU allows, and cut
+    Time age;       // time since the kernel saw the frame
+    bool complete;  // false if it was larger than the MTU and cut
   };
 
-  /// The next frame, or nothing. It is valid until release(), which must follow.
+  /// Returns the next frame, or nothing. It is valid until release(), which must follow.
   [[nodiscard]] std::optional<Received> receive();
   void release();
 
-  /// Sends frames in order. Returns how many of them the interface's queue took: the others, it
-  /// dropped.
+  /// Sends frames in order. Returns how many of them the interface's queue took; it dropped the
+  /// others.
   [[nodiscard]] std::size_t send(std::span<const Frame> frames) const;
 
-  /// Frames that the kernel dropped since the last call because the ring was full.
+  /// Returns the number of frames that the kernel dropped since the last call because the ring was
+  /// full.
   [[nodiscard]] std::uint64_t missed() const;
 
  private:

@@ -51,8 +51,8 @@ std::uint64_t elements_that_differ(const reference::Bytes& expected,
   return wrong;
 }
 
-/// The error of the result against acc - residual summed over the ranks, which is what the
-/// residuals say was delivered.
+/// Returns the error of the result against acc - residual summed over the ranks, which the
+/// residuals imply was delivered.
 double mass_error(Job& job, const reference::Problem& problem, const Tensor& tensor) {
   const DataType acc_type = accumulation_type(problem.type);
   const reference::Bytes acc = reference::accumulated(problem, job.rank());

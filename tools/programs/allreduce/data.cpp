@@ -9,7 +9,7 @@
 namespace gtopk::programs::allreduce {
 namespace {
 
-/// 1/u: a few values carry most of the mass.
+/// Returns 1/u, so that a few values carry most of the mass.
 float heavy_tailed(std::uint64_t bits) {
   const float sign = (bits & 1U) != 0 ? 1.0F : -1.0F;
   const float u = static_cast<float>(bits >> 40U) * 0x1p-24F;

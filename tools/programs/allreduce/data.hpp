@@ -1,5 +1,5 @@
 // gtopk-allreduce: gradients that every rank can compute for every rank, the same on every machine,
-// and the memory for one rank's calls. It knows no group.
+// and the memory for one rank's calls. It does not know groups.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace gtopk::programs::allreduce {
 
-/// n elements of dtype, heavy-tailed and of both signs, like gradients.
+/// Returns n elements of dtype, heavy-tailed and of both signs, like gradients.
 [[nodiscard]] std::vector<std::byte> gradient(DataType dtype, std::uint64_t n, std::uint32_t rank);
 
 /// How much memory a Tensor of n elements takes.
@@ -28,7 +28,7 @@ struct Tensor {
   SelectorState state{};
 };
 
-/// Equal bytes have equal checksums on every machine.
+/// Returns a checksum; equal bytes have equal checksums on every machine.
 [[nodiscard]] std::uint64_t checksum(const std::vector<std::byte>& bytes);
 
 }  // namespace gtopk::programs::allreduce

@@ -1,5 +1,5 @@
-// gtopk-allreduce: how long a sparse all-reduce takes, by size, algorithm, selector, wire and type,
-// on the ranks of a job, without Python or torch. Rank 0 prints.
+// gtopk-allreduce: measures how long a sparse all-reduce takes, by size, algorithm, selector, wire
+// and type, on the ranks of a job, without Python or torch. Rank 0 prints.
 #include <unistd.h>
 
 #include <optional>
@@ -20,7 +20,7 @@
 namespace gtopk::programs::allreduce {
 namespace {
 
-/// Where this rank's tensors are, and what is done there.
+/// Describes where this rank's tensors are and what is done there.
 std::string about(const Device& device) {
   return fmt::format("{}: {}", device.gpu.name(),
                      device.kernels != nullptr
@@ -75,7 +75,7 @@ int run(const Options& options) {
   }
 
   Report report(options);
-  const std::vector<std::string> lines = provenance(job, options, settings, device);  // asks
+  const std::vector<std::string> lines = provenance(job, options, settings, device);  // collective
   bool read = !prints || report.begin(lines);
   PlanReport plan;
   std::uint64_t wrong = 0;

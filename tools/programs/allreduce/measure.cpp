@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// What the measured steps have added to the group's statistics.
+/// The amounts that the measured steps have added to the group's statistics.
 struct Spent {
   void add(const Statistics& before, const Statistics& after) {
     bytes += static_cast<double>(after.bytes_sent - before.bytes_sent);

@@ -18,13 +18,13 @@ struct Measurement {
   /// For each step, the seconds of the slowest rank, from its call to its end; all ranks leave a
   /// barrier before each step.
   std::vector<double> seconds;
-  /// Bytes that the rank that sends most sends per step, headers included.
+  /// The bytes per step of the rank that sends most, including headers.
   double bytes_sent = 0;
   /// Shares of this rank's time, from 0 to 1.
   double select_share = 0;
   double exchange_share = 0;
   double commit_share = 0;
-  std::uint64_t checksum = 0;  ///< of this rank's last tensor
+  std::uint64_t checksum = 0;  ///< checksum of this rank's last tensor
   std::string place;           ///< as in Subject
 };
 

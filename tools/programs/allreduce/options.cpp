@@ -33,7 +33,7 @@ DataType dtype_named(const std::string& name) {
                        [&](DataType type) { return to_string(type) == name; });
 }
 
-/// What all rows have in common.
+/// Returns the options that all rows have in common.
 SparseOptions common(const Options& options) {
   SparseOptions sparse;
   if (options.k != 0) {
@@ -57,7 +57,7 @@ std::vector<std::string> dense_first(std::vector<std::string> names) {
   return names;
 }
 
-/// Why the library refuses the setting in any group; empty if it does not.
+/// Says why the library rejects the setting in any group; empty if it does not.
 std::string refusal(const Setting& setting) {
   try {
     static_cast<void>(sparse_all_reduce(nullptr, nullptr, 0, setting.dtype, setting.sparse));

@@ -1,4 +1,4 @@
-// gtopk-allreduce: what to measure, according to the command line. It knows no rank.
+// gtopk-allreduce: what to measure, according to the command line. It does not know ranks.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Options {
   std::uint32_t steps = 20;
   std::uint32_t warm_up = 5;
   double density = 0.001;
-  std::uint64_t k = 0;  ///< 0: by density
+  std::uint64_t k = 0;  ///< 0 means by density
   std::string algorithms = "gtopk";
   std::string selectors = "exact";
   std::string wires = "lossless";
@@ -52,8 +52,8 @@ struct Settings {
   std::vector<std::string> left_out;
 };
 
-/// Every size with every type, selector, wire and algorithm; `dense` before the others, which are
-/// compared with it. Throws UsageError, also if nothing is left.
+/// Returns every size with every type, selector, wire and algorithm. `dense` comes before the
+/// others, which are compared with it. Throws UsageError, also if nothing is left.
 [[nodiscard]] Settings settings(const Options& options);
 
 }  // namespace gtopk::programs::allreduce

@@ -121,7 +121,7 @@ bool Report::add(const Row& row) {
   if (!print_line(line)) {
     return false;
   }
-  // Print it once for the algorithms compared: it depends only on the rest of the setting.
+  // Print it once for all algorithms, because it depends only on the rest of the setting.
   if (!options_->verbose || row.automatic == automatic_) {
     return true;
   }

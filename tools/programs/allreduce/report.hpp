@@ -1,4 +1,4 @@
-// gtopk-allreduce: what rank 0 prints and writes to the file. It knows no group.
+// gtopk-allreduce: what rank 0 prints and writes to the file. It does not know groups.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ struct Row {
   std::optional<Prediction> model{};   ///< if the algorithm has one
   std::string automatic{};             ///< what `auto` would choose for this call, and why
   std::optional<double> mass_error{};  ///< only with --check
-  std::uint64_t wrong = 0;             ///< elements with --check, ranks without
+  std::uint64_t wrong = 0;             ///< wrong elements with --check, wrong ranks without
 };
 
 class Report {
@@ -39,9 +39,9 @@ class Report {
   [[nodiscard]] std::optional<double> dense_over(const Row& row, double p50);
 
   const Options* options_;
-  std::string automatic_;  ///< as last printed
+  std::string automatic_;  ///< the text that was last printed
   nlohmann::json record_;
-  /// p50 of dense, by elements and type.
+  /// The p50 of dense, by elements and type.
   std::map<std::pair<std::uint64_t, DataType>, double> dense_;
 };
 

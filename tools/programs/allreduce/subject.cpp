@@ -73,7 +73,7 @@ class GpuSubject : public Subject {
   PinnedMemory pinned_residual_;
 };
 
-/// Copies tensor and residual to the host and back, for what has no kernel.
+/// Copies tensor and residual to the host and back, for settings without kernels.
 class StagedSubject final : public GpuSubject {
  public:
   using GpuSubject::GpuSubject;
@@ -94,8 +94,8 @@ class StagedSubject final : public GpuSubject {
 /// How often a long step checks whether its GPU has failed.
 constexpr std::chrono::milliseconds kLook(100);
 
-/// The memory that the kernels of a step work on, on host and device. A step that fails may leave
-/// work on it pending, also that of the operation and of the launcher.
+/// The memory that the kernels of a step use, on host and device. A step that fails may leave work
+/// on this memory pending, including work of the operation and the launcher.
 struct StepWorkspace {
   StepWorkspace(const Gpu& gpu, const gpu::Step& step, std::shared_ptr<GpuTensor> of)
       : tensor(std::move(of)),
@@ -132,7 +132,7 @@ class StaysSubject final : public GpuSubject {
   StaysSubject& operator=(const StaysSubject&) = delete;
   StaysSubject(StaysSubject&&) = delete;
   StaysSubject& operator=(StaysSubject&&) = delete;
-  /// Waits: what a failed step had enqueued still works on this memory.
+  /// Waits, because the work of a failed step may still use this memory.
   ~StaysSubject() override { gpu().wait(); }
 
   void step(Job& job, std::optional<std::uint64_t> seed) override {
@@ -154,14 +154,14 @@ class StaysSubject final : public GpuSubject {
       gpu().arrive(input);
     } catch (...) {
       input->arrive(false);
-      ended.wait();  // it reads and writes this object's memory
+      ended.wait();  // the operation reads and writes this object's memory
       device_.watch->forget(watched);
       throw;
     }
     while (ended.wait_for(kLook) != std::future_status::ready) {
       if (failed.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
         const std::string why = failed.get();
-        job.group().abort(why);  // tells the other ranks; the input would never come
+        job.group().abort(why);  // notifies other ranks; the input would never come
         ended.wait();
         throw std::runtime_error(why);
       }

@@ -1,5 +1,5 @@
 // gtopk-allreduce: the tensor and residual of one rank, and a step on them, on the host or on a
-// GPU. On a GPU it runs as with torch's tensors, if there are kernels for it.
+// GPU. On a GPU it runs as for torch's tensors, if there are kernels for it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace gtopk::programs::allreduce {
 
 /// A rank's GPU, and the kernels for it; null if they were not built.
 struct Device {
-  /// Throws std::runtime_error, as Gpu and load_calls() do.
+  /// Opens the device. Throws std::runtime_error, as Gpu and load_calls() do.
   explicit Device(std::uint32_t number);
 
   Gpu gpu;
@@ -43,9 +43,9 @@ class Subject {
   /// Does one step; returns when tensor and residual have its result. `seed` is as in
   /// SparseOptions.
   virtual void step(Job& job, std::optional<std::uint64_t> seed);
-  /// Tensor and residual, where the host can read them.
+  /// Returns tensor and residual in memory that the host can read.
   [[nodiscard]] virtual const Tensor& fetched() { return host_; }
-  /// Where the step is done: "host"; "device"; "staged", if all that is on a GPU is copied to the
+  /// Where the step is done: "host", "device", or "staged" if all data on a GPU is copied to the
   /// host and back.
   [[nodiscard]] virtual std::string place() const { return "host"; }
 
@@ -59,7 +59,7 @@ class Subject {
   Tensor host_;
 };
 
-/// device: null for the host's memory; it must outlive the subject.
+/// Makes a subject. `device` is null for host memory; it must outlive the subject.
 [[nodiscard]] std::unique_ptr<Subject> subject(const Job& job, const Setting& setting,
                                                const Device* device);
 

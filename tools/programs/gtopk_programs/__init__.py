@@ -1,6 +1,6 @@
 """The console commands: each runs the program of the same name from the package.
 
-This is a separate package, as importing gtopk imports torch, which takes seconds. The program
+This is a separate package because importing gtopk imports torch, which takes seconds. The program
 replaces this process, so signals and exit codes are its own.
 """
 
@@ -30,7 +30,7 @@ def pingpong() -> NoReturn:
 
 def _run(name: str) -> NoReturn:
     program = pathlib.Path(__file__).parent / "bin" / name
-    # The UCX that Python would load, even if its wheel lies in another folder than this one.
+    # Find the UCX that Python would load, even if its wheel is in another folder than this one.
     ucx = importlib.util.find_spec("libucx")
     if ucx is not None and ucx.submodule_search_locations:
         folder = os.path.join(ucx.submodule_search_locations[0], "lib")

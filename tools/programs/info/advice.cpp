@@ -17,7 +17,7 @@ namespace {
 
 using Sentences = std::vector<std::string>;
 
-/// A UCX setting as gtopk reads it: its own variable takes precedence.
+/// Returns a UCX setting as gtopk reads it; gtopk's own variable takes precedence.
 std::optional<std::string> setting(const Machine& machine, const std::string& name) {
   for (const char* const prefix : {"GTOPK_UCX_", "UCX_"}) {
     const auto found = machine.environment.find(prefix + name);
@@ -152,10 +152,10 @@ void about_tcp(const Machine& machine, Sentences& said) {
   }
 }
 
-/// Reports tunnels whose packets do not fit into those of the network below.
+/// Reports tunnels whose packets do not fit into packets of the network below.
 void about_tunnels(const Machine& machine, Sentences& said) {
-  constexpr std::uint32_t kHeaders = 60;  // WireGuard's least, over IPv4
-  constexpr std::uint32_t kUsual = 80;    // over IPv6
+  constexpr std::uint32_t kHeaders = 60;  // WireGuard's minimum, over IPv4
+  constexpr std::uint32_t kUsual = 80;    // WireGuard's over IPv6
   std::uint32_t below = 0;
   for (const Interface& each : machine.interfaces) {
     below = each.up && !each.loopback && each.tunnel.empty() ? std::max(below, each.mtu) : below;
@@ -170,7 +170,7 @@ void about_tunnels(const Machine& machine, Sentences& said) {
   }
 }
 
-/// Reports a range of ports with fewer of them, or fewer free ones, than the host's ranks need.
+/// Reports a range of ports with fewer ports, or fewer free ports, than the host's ranks need.
 void about_ports(const Machine& machine, Sentences& said) {
   const auto found = machine.environment.find("GTOPK_PORTS");
   if (found == machine.environment.end()) {

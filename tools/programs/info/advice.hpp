@@ -1,5 +1,5 @@
-// gtopk-info: what on a machine is likely to make a job slow or fail, and what to do about it. A
-// pure function of what was found.
+// gtopk-info: advice on what is likely to make a job slow or fail on a machine, and what to do
+// about it. It is a pure function of what was found.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace gtopk::programs::info {
 
-/// Each sentence says what was found, and what would be better.
+/// Returns sentences that each say what was found and what would be better.
 [[nodiscard]] std::vector<std::string> advice(const Machine& machine);
 
 }  // namespace gtopk::programs::info

@@ -36,14 +36,14 @@ using Clock = std::chrono::steady_clock;
 
 /// A link that has not moved a message within this time does not work.
 constexpr nanoseconds kLongestMessage = std::chrono::seconds(10);
-/// Time on top of that of the messages: both sides start UCX, and closing takes 5 s if the other
+/// The time in addition to the messages: both sides start UCX, and closing takes 5 s if the other
 /// side is gone.
 constexpr nanoseconds kAround = std::chrono::seconds(15);
 
 constexpr std::uint64_t kShort = 8;
 constexpr std::uint64_t kLong = 256UL << 10U;
 const pingpong::Plan kLatency = {.rounds = 200, .warm_up = 20, .mode = "lat"};
-/// Ten rounds run, as sizes are above 64 KiB.
+/// Ten rounds run because sizes are above 64 KiB.
 const pingpong::Plan kBandwidth = {.rounds = 100, .warm_up = 1, .mode = "bw", .window = 8};
 
 Member this_member() {
@@ -72,8 +72,8 @@ Member member_from(const json& fields) {
           .ipc = fields.at(5)};
 }
 
-/// What one rank of a pair has measured: the lower rank the latency and the bandwidth forth, the
-/// other one the bandwidth back.
+/// The measurements of one rank of a pair: the lower rank measures latency and forward bandwidth,
+/// and the other rank the bandwidth back.
 struct Half {
   std::string transports{};
   double latency = 0;
@@ -120,12 +120,12 @@ class Doctor {
              std::pair(b.pair.from_host, b.pair.to_host);
     };
     std::sort(job_.pairs.begin(), job_.pairs.end(), by_hosts);
-    begin_together(rounds.size());  // no rank leaves before all have been told to
+    begin_together(rounds.size());  // no rank leaves before all may leave
     return job_;
   }
 
  private:
-  /// Rank 0 waits for all, and tells the others which ranks have come.
+  /// Waits until all have come: rank 0 waits for them, and tells the others which ranks have come.
   void meet() {
     store_->set(fmt::format("doctor/member/{}", rank()), to_text(this_member()));
     std::vector<std::string> texts(environment_.world_size);
@@ -155,7 +155,8 @@ class Doctor {
   [[nodiscard]] nanoseconds link_limit() const { return std::min(timeout_, kLongestMessage); }
 
   /// Returns on all ranks once rank 0 has collected the last round's results. All ranks then know
-  /// which have not answered so far: asking them again would cost every round its whole timeout.
+  /// which ranks have not answered so far and do not ask those again, because each of them would
+  /// cost every round its whole timeout.
   void begin_together(std::size_t round) {
     const std::string key = fmt::format("doctor/round/{}", round);
     if (rank() == 0) {
@@ -211,7 +212,7 @@ class Doctor {
     store_->set(key_of(pair, rank()), fields.dump(-1, ' ', false, json::error_handler_t::replace));
   }
 
-  /// Returns nullopt if the rank does not answer in time.
+  /// Returns a rank's half, or nullopt if the rank does not answer in time.
   std::optional<Half> half_of(const Pair& pair, std::uint32_t rank, Clock::time_point until) {
     const nanoseconds left = std::max<nanoseconds>(until - Clock::now(), nanoseconds{0});
     const auto text = store_->find(key_of(pair, rank), left);
@@ -260,7 +261,7 @@ class Doctor {
   LaunchEnvironment environment_;
   std::shared_ptr<KeyValueStore> store_;
   Examined job_;
-  std::vector<std::uint32_t> silent_;  ///< ranks, as announced by rank 0
+  std::vector<std::uint32_t> silent_;  ///< silent ranks, as announced by rank 0
 };
 
 }  // namespace

@@ -5,8 +5,8 @@
 
 namespace gtopk::programs::info {
 
-/// Rank 0 prints, as text or as JSON. Returns the exit code: kFailed if a rank has not come or a
-/// pair could not be tested. Throws UsageError, Error.
+/// Tests the links; rank 0 prints the result as text or as JSON. Returns the exit code: kFailed if
+/// a rank has not come or a pair could not be tested. Throws UsageError, Error.
 [[nodiscard]] int doctor(const JobOptions& options, bool json);
 
 }  // namespace gtopk::programs::info

@@ -22,13 +22,13 @@ using Cells = std::map<std::pair<std::uint32_t, std::uint32_t>, double>;
 
 /// Links worse than the median by this factor are reported.
 constexpr double kFar = 2;
-constexpr std::size_t kFewestLinks = 3;  // for a median to mean anything
+constexpr std::size_t kFewestLinks = 3;  // fewest links for a meaningful median
 
 std::string name_of(const Examined& job, std::uint32_t host) {
   return fmt::format("{} ({})", host, job.hosts[host].machine);
 }
 
-/// The measured values, from the row's host to the column's.
+/// Returns the measured values, from the row's host to the column's.
 Cells latencies(const Examined& job) {
   Cells cells;
   for (const Tested& each : job.pairs) {
@@ -53,7 +53,7 @@ Cells bandwidths(const Examined& job) {
   return cells;
 }
 
-/// The median over links between different hosts; nullopt if there are too few.
+/// Returns the median over links between different hosts; nullopt if there are too few.
 std::optional<double> median_of(const Cells& cells) {
   std::vector<double> values;
   for (const auto& [hosts, value] : cells) {
@@ -91,8 +91,8 @@ void about_links(const Examined& job, Sentences& said) {
   }
 }
 
-/// Whether at most half of the buffers' memory, which is what they hold of data at worst, lies in
-/// flight at that rate: then they may be what limits it.
+/// Whether the data in flight at that rate nearly fills half of the buffers' memory, which is the
+/// least data that they hold. The buffers may then limit the rate.
 bool limited_by_buffers(double bytes_per_second, double round_trip, const LinkEnd& sender,
                         const LinkEnd& receiver) {
   constexpr double kNear = 0.8;
@@ -100,9 +100,10 @@ bool limited_by_buffers(double bytes_per_second, double round_trip, const LinkEn
   return held != 0 && bytes_per_second * round_trip >= kNear * static_cast<double>(held);
 }
 
-/// Reports connections whose TCP does not suit their length: docs/hosts.md has the measurements.
+/// Reports connections whose TCP settings do not suit their length; docs/hosts.md has the
+/// measurements.
 void about_tcp(const Examined& job, Sentences& said) {
-  constexpr double kLong = 20e-3;  // seconds of a round trip
+  constexpr double kLong = 20e-3;  // round trip in seconds
   constexpr double kShort = 2e-3;
   for (const Tested& each : job.pairs) {
     const double round_trip = 2 * each.latency;
@@ -141,7 +142,7 @@ void about_tcp(const Examined& job, Sentences& said) {
   }
 }
 
-/// Reports containers of one machine that do not share all that they could.
+/// Reports containers of one machine that share less than they could.
 void about_containers(const Examined& job, Sentences& said) {
   for (std::uint32_t a = 0; a < job.hosts.size(); ++a) {
     const Member& first = job.members[job.hosts[a].ranks.front()];
@@ -173,7 +174,7 @@ void about_containers(const Examined& job, Sentences& said) {
   }
 }
 
-/// How many lists of one step of `gtopk` cross the busiest host's link, one after another.
+/// Returns how many lists of one step of `gtopk` cross the busiest host's link, one after another.
 std::uint32_t lists_unplaced(const engine::HostMap& hosts) {
   const collectives::Routes routes(hosts);
   std::uint32_t lists = 2 * routes.fold().crossing;
@@ -183,7 +184,7 @@ std::uint32_t lists_unplaced(const engine::HostMap& hosts) {
   return lists;
 }
 
-/// The same for `gtopk-placed`, in which a host's first rank represents the host.
+/// Returns the same for `gtopk-placed`, in which a host's first rank represents the host.
 std::uint32_t lists_placed(const engine::HostMap& hosts) {
   const collectives::Tree tree(hosts.hosts());
   return tree.rounds() + (tree.folds(0) ? 2 : 0);
@@ -211,7 +212,7 @@ void about_placement(const Examined& job, Sentences& said) {
   }
 }
 
-/// Empty unless the pair talks over TCP; the second end only where it differs.
+/// Describes the ends; empty unless the pair uses TCP, and with the second end only if it differs.
 std::string ends_of(const Tested& pair) {
   if (!pair.error.empty() || pair.from_end.interface.empty()) {
     return {};

@@ -32,7 +32,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The parent prints each complete line; a line that is not complete names what was under way.
+/// Prints text. The parent prints each complete line; an incomplete line names the running test.
 void print(const std::string& text) {
   static_cast<void>(std::fputs(text.c_str(), stdout));
   static_cast<void>(std::fflush(stdout));
@@ -116,7 +116,8 @@ int test_here() {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-/// How the child ended, or that it was killed for its silence; empty if it gave an exit code.
+/// Says how the child ended, or that it was killed because it was silent; empty if it returned an
+/// exit code.
 std::string end_of(pid_t child, bool in_time, std::chrono::nanoseconds limit, int& code) {
   if (!in_time) {
     kill(child, SIGKILL);
@@ -134,8 +135,8 @@ std::string end_of(pid_t child, bool in_time, std::chrono::nanoseconds limit, in
                              : std::string();
 }
 
-/// Prints the lines that come, and keeps an incomplete one in `left`. Returns false if nothing
-/// comes within `limit`.
+/// Prints lines that arrive, and keeps an incomplete one in `left`. Returns false if nothing
+/// arrives within `limit`.
 bool pass_on(int from, std::chrono::nanoseconds limit, std::string& left) {
   const auto all = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
   const int wait =

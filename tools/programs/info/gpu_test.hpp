@@ -5,8 +5,8 @@
 
 namespace gtopk::programs::info {
 
-/// Prints a line for each GPU and element type, and for each call that is not as on the CPU. All of
-/// it runs in a child process, so that a crash is reported, too. The child is killed if it prints
+/// Prints a line for each GPU and element type, and for each call that differs from the CPU. The
+/// tests run in a child process, so that a crash is also reported. The child is killed if it prints
 /// nothing for `limit`. Returns the exit code: kFailed if anything is wrong. No driver may have
 /// been loaded before.
 [[nodiscard]] int test_gpus(std::chrono::nanoseconds limit);

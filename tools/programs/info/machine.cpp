@@ -31,7 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Empty if there is no such file.
+/// Returns the first line of a file; empty if there is no such file.
 std::string first_line(const fs::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -60,7 +60,7 @@ Limit limit_of(__rlimit_resource_t resource) {
   return {.soft = number(limit.rlim_cur), .hard = number(limit.rlim_max)};
 }
 
-/// Empty for an address that means nothing to other hosts.
+/// Returns an address as text; empty if it means nothing to other hosts.
 std::string address_of(const sockaddr* address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const void* number = nullptr;
@@ -79,14 +79,14 @@ std::string address_of(const sockaddr* address) {
                                                                                     : text.data();
 }
 
-/// 0 if there is no such file, or no number in it.
+/// Returns the number in a file; 0 if there is no such file, or no number in it.
 std::uint64_t number_in(const fs::path& path, int base = 10) {
   return std::strtoull(first_line(path).c_str(), nullptr, base);
 }
 
 std::optional<std::uint64_t> megabits_of(const std::string& interface) {
   const std::string text = first_line(fs::path("/sys/class/net") / interface / "speed");
-  // The driver says -1, or nothing, if it does not know.
+  // The driver reports -1, or nothing, if it does not know.
   if (text.empty() || text.front() == '-') {
     return std::nullopt;
   }
@@ -144,7 +144,7 @@ std::uint32_t allowed_cores() {
                                                      : 0;
 }
 
-/// Whether this process itself listens there.
+/// Whether this process itself listens on the port.
 bool listens_here(std::uint16_t port) {
   const auto descriptors = entries("/proc/self/fd");
   return std::ranges::any_of(descriptors, [port](const std::string& each) {
@@ -160,7 +160,7 @@ bool listens_here(std::uint16_t port) {
   });
 }
 
-/// Whether UCX could accept connections there: as UCX does, by trying.
+/// Whether UCX could accept connections on the port. Like UCX, this tries it.
 bool is_free(std::uint16_t port) {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -208,7 +208,7 @@ std::string tunnel_of(const fs::path& folder) {
     }
   }
   const std::string name = folder.filename();
-  if (fs::exists(folder / "tun_flags")) {  // a process stands behind it
+  if (fs::exists(folder / "tun_flags")) {  // a process handles its packets
     constexpr std::uint64_t kTap = 0x2;
     return name.starts_with("wg")                              ? "WireGuard"
            : name.starts_with("tailscale")                     ? "Tailscale"

@@ -45,7 +45,7 @@ std::string listed(const std::vector<std::string>& names) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// " (0123456ab)"; empty if it was not built from a git checkout.
+/// Returns " (0123456ab)"; empty if it was not built from a git checkout.
 std::string revision() {
   return *kRevision == '\0' ? std::string() : fmt::format(" ({})", kRevision);
 }
@@ -58,7 +58,7 @@ std::string line_of(const Interface& interface) {
                      fmt::join(interface.addresses, ", "));
 }
 
-/// What the process reports about itself.
+/// The facts that the process reports about itself.
 struct Said {
   std::string ucx;
   std::string binding;

@@ -36,8 +36,8 @@ std::vector<Round> rounds_of(const std::vector<Host>& hosts) {
   if (!inside.empty()) {
     rounds.push_back(std::move(inside));
   }
-  // All other hosts sit in a circle around the last one; turning it by one seat gives the next
-  // round. With an odd number of hosts, the one without a partner pauses.
+  // All other hosts sit in a circle around the last one; turning the circle by one seat gives the
+  // next round. With an odd number of hosts, the one without a partner pauses.
   const std::size_t seats = hosts.size() + hosts.size() % 2;
   for (std::size_t turn = 0; turn + 1 < seats; ++turn) {
     Round round;

@@ -30,7 +30,7 @@ std::string exchanged(const Ends& ends, const char* what, const std::string& min
   return ends.store->get(key(1 - ends.environment.rank), ends.timeout);
 }
 
-/// What both ranks need before they measure.
+/// The data that both ranks need before they measure.
 struct Both {
   std::string peer_machine{};
   std::vector<std::string> placements{};  ///< for --topology
@@ -61,7 +61,7 @@ Plan agreed_plan(const Ends& ends, const Plan& plan, bool measures) {
   return plan_from(*told);
 }
 
-/// How a GPU's memory gets to the network: "; GPU 0, ...: through pinned memory".
+/// Says how a GPU's memory gets to the network: "; GPU 0, ...: through pinned memory".
 std::string way_of(const Wire& wire, const Plan& plan, const Gpu* gpu) {
   if (gpu == nullptr) {
     return {};
@@ -93,7 +93,7 @@ std::vector<std::string> provenance(const Both& both, const Plan& plan) {
   return lines;
 }
 
-/// This rank's GPU, for --memory cuda. Throws on both ranks if one of them has none.
+/// Returns this rank's GPU, for --memory cuda. Throws on both ranks if one of them has none.
 std::unique_ptr<Gpu> gpu_of(const Ends& ends, const Plan& plan) {
   if (plan.memory == "host") {
     return nullptr;

@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kCheckedRounds = 3;
 
-/// Byte i of the message with this seed.
+/// Returns byte i of the message with this seed.
 std::byte pattern(std::uint64_t seed, std::uint64_t i) {
   return static_cast<std::byte>(drawn(seed, i / 8) >> (8 * (i % 8)));
 }
@@ -23,7 +23,7 @@ std::byte pattern(std::uint64_t seed, std::uint64_t i) {
 void Player::reserve(std::uint64_t bytes) {
   const std::uint32_t slots = plan_->mode == "bw" ? plan_->window : 1;
   const bool in_place = gpu_ != nullptr && wire_->takes(gpu_->memory().kind, bytes);
-  sent_.reset();  // before the new ones, so that both never exist at once
+  sent_.reset();  // freed before the new ones, so that both never exist at once
   received_.reset();
   bytes_ = bytes;
   sent_ = std::make_unique<MessageBuffer>(gpu_, bytes, slots, in_place);
@@ -47,7 +47,8 @@ void Player::round() {
   }
 }
 
-/// All messages of a window are equal, so they may be received into one buffer.
+/// Sends and receives a window. All its messages are equal, so they may be received into one
+/// buffer.
 void Player::window() {
   std::array<std::byte, 1> acknowledgement{};
   for (std::uint32_t slot = 0; slot < plan_->window; ++slot) {
@@ -117,7 +118,7 @@ std::uint64_t Player::check() {
   return wrong + their_count;
 }
 
-/// Messages go there and back, so that no rank leaves before the other has heard from it.
+/// Sends messages back and forth, so that no rank leaves before the other has heard from it.
 bool Player::agree(bool value) {
   std::array<std::byte, 1> flag{value ? std::byte{1} : std::byte{0}};
   std::array<std::byte, 1> answer{};

@@ -16,15 +16,15 @@ namespace gtopk::programs::pingpong {
 /// One of the two ranks.
 class Player {
  public:
-  /// gpu: the one that has the messages; null for the host.
+  /// Makes a player. `gpu` holds the messages; null means the host does.
   Player(Wire& wire, const Plan& plan, bool measures, const Gpu* gpu = nullptr)
       : wire_(&wire), plan_(&plan), measures_(measures), gpu_(gpu) {}
 
   /// Allocates buffers for messages of this size.
   void reserve(std::uint64_t bytes);
-  /// For each round, the seconds that one message takes one way.
+  /// Returns, for each round, the seconds that one message takes one way.
   [[nodiscard]] std::vector<double> measure();
-  /// Bytes that arrived wrong, in three rounds, on both ranks.
+  /// Returns the number of bytes that arrived wrong, in three rounds, on both ranks.
   [[nodiscard]] std::uint64_t check();
   /// Returns the measuring rank's value.
   [[nodiscard]] bool agree(bool value);

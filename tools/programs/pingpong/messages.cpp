@@ -41,7 +41,7 @@ class MessageWire final : public Wire {
   ~MessageWire() override {
     transport_->expect_departure(peer_);
     if (used_ != 0) {
-      transport_->give_up(peer_);  // a message failed: the rest will not come
+      transport_->give_up(peer_);  // a message failed, so the rest will not come
     }
     transport_->close(kClosing);
   }
@@ -90,7 +90,7 @@ class MessageWire final : public Wire {
     request.prepare([](Request&) {}, nullptr);
     return request;
   }
-  /// Why the peer is gone, if the transport knows.
+  /// Says why the peer is gone, if the transport knows.
   std::string reason() {
     transport_->progress();
     const auto failures = transport_->take_failures();

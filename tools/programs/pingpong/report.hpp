@@ -1,4 +1,5 @@
-// gtopk-pingpong: what the measuring rank prints and writes to the file. It knows no network.
+// gtopk-pingpong: what the measuring rank prints and writes to the file. It does not know the
+// network.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace gtopk::programs::pingpong {
 struct Row {
   std::string layer;
   std::uint64_t bytes = 0;
-  std::vector<double> seconds;  ///< one message, one way
+  std::vector<double> seconds;  ///< of one message, one way
   std::uint64_t wrong = 0;
 };
 
@@ -35,7 +36,7 @@ class Report {
  private:
   const Plan* plan_;
   nlohmann::json record_;
-  /// Bytes and p50 of each row, by layer.
+  /// The bytes and p50 of each row, by layer.
   std::map<std::string, std::vector<std::pair<double, double>>> points_;
 };
 

@@ -32,7 +32,7 @@ def register() -> None:
         dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
         dist.register_rendezvous_handler("pmix", _meet_by_pmix)
     except Exception as error:
-        # If warnings are errors, stay silent rather than break the user's import.
+        # If warnings are turned into errors, stay silent so that the user's import does not fail.
         with contextlib.suppress(Warning):
             warnings.warn(
                 f"the torch.distributed backend gtopk is not available: {error!r}", stacklevel=2
@@ -58,7 +58,7 @@ def _create(options: _DistributedBackendOptions, backend_options: object | None)
             f"gtopk: pg_options are not implemented, given {type(backend_options).__name__}"
         )
     ranks = list(options.global_ranks_in_group)
-    if len(set(ranks)) != len(ranks):  # some versions of torch do not check this
+    if len(set(ranks)) != len(ranks):  # some torch versions do not check this
         raise ValueError(f"gtopk: a group needs distinct ranks, given {ranks}")
     from gtopk.core import _native
 
@@ -68,6 +68,6 @@ def _create(options: _DistributedBackendOptions, backend_options: object | None)
         options.group_size,
         options.timeout,
         options.group_id,
-        reconfigurable=getattr(options, "enable_reconfigure", False),  # torch 2.14 and up
+        reconfigurable=getattr(options, "enable_reconfigure", False),  # since torch 2.14
     )
     return backend

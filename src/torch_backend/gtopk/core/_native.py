@@ -1,4 +1,4 @@
-"""Loads the library for the running version of torch, once, after the UCX that it uses.
+"""Loads the library for the running version of torch, once, after loading its UCX.
 
 ``_autoload`` must not import this module before a process group is requested.
 """
@@ -49,13 +49,13 @@ def load() -> Any:
 
 
 class Gate(Protocol):
-    """torch.classes.gtopk.Gate: the parts of a step wait for one another here (gtopk/gate.hpp)."""
+    """torch.classes.gtopk.Gate: the parts of a step wait for one another at it (gtopk/gate.hpp)."""
 
     def arrive(self, happened: bool) -> None:
         """Report whether one of the parts happened; the last arrival decides for all."""
 
     def shut(self) -> None:
-        """Abort the step: nothing commits."""
+        """Abort the step, so that no part commits."""
 
 
 def gate(arrivals: int) -> Gate:
@@ -70,7 +70,7 @@ class SparseOptions(Protocol):
     """torch.classes.gtopk.SparseOptions: the options of calls (sparse_options.cpp)."""
 
     def traits(self) -> dict[str, bool]:
-        """Return what is known of a call from its options, by name."""
+        """Return the traits of a call with these options, by name."""
 
     def most_delivered(self, d: int, ranks: int) -> int:
         """Return the largest number of entries that a result of d elements can have."""
@@ -88,7 +88,7 @@ def sparse_options(*named: str | float | None) -> SparseOptions:
 
 
 def fail(future: torch.futures.Future[Any], error: Exception) -> None:
-    """Complete a future with an error that DDP raises unchanged; runs the callbacks here."""
+    """Complete a future with an error that DDP raises unchanged; runs its callbacks here."""
     load().fail(future, type(error).__name__, str(error))
 
 
@@ -96,8 +96,8 @@ def library_for(torch: str, files: Iterable[str]) -> str:
     """Return the file among `files` that was built for this version of torch.
 
     The minor version must match exactly: c10d's vtables change with each minor version, but not
-    with patch versions, and a library built for another one may load all the same. Raises
-    ImportError if there is none.
+    with patch versions, and a library built for another minor version may load without an error.
+    Raises ImportError if no file matches.
     """
     there = sorted(
         tuple(map(int, found.groups()))
@@ -138,7 +138,7 @@ def create_backend(
 ) -> tuple[Backend, int]:
     """Meet the other ranks of the group `name`; blocks. Returns the backend and its number.
 
-    reconfigurable: the ranks meet only in the backend's reconfigure() (torch 2.14 and up).
+    reconfigurable: if true, the ranks meet only in the backend's reconfigure() (torch 2.14 and up).
 
     Raises ImportError as load() does, and torch.distributed.DistBackendError if the ranks do not
     find each other or GTOPK_SECRET is invalid.
@@ -157,7 +157,7 @@ def create_backend(
 def number_of(group: ProcessGroup, backend: Backend, device: torch.device) -> int | None:
     """Return the number by which operators know the backend of `group`; None if it is not gtopk's.
 
-    The group may wrap the backend. device: the one that `group` uses the backend for.
+    The group may wrap the backend. device: the device for which `group` uses the backend.
     """
     import torch
     from torch.distributed import HashStore, ProcessGroup
@@ -184,12 +184,12 @@ def leave_at_exit() -> None:
     _leaves = os.getpid()
     shutdown = load().shutdown
     atexit.register(lambda: shutdown(_uncaught_error()))
-    # Any priority will do, but without one it would never run at exit.
+    # The value of exitpriority does not matter, but without one the function would not run at exit.
     multiprocessing.util.Finalize(None, shutdown, args=("",), exitpriority=0)
 
 
 def _uncaught_error() -> str:
-    """Return the exception that ends this process, if any; Python has already printed it."""
+    """Return the text of the exception that ends this process; empty if there is none."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # up to Python 3.11
     return "" if error is None else f"{type(error).__name__}: {error}"
 

@@ -1,4 +1,4 @@
-"""Decides which UCX this process uses: the wheel's, or one that is already loaded.
+"""Decides which UCX this process uses: the one in the wheel, or one that is already loaded.
 
 Two copies of UCX in one process share symbols and crash. The loader finds libraries by SONAME,
 which is libucp.so.0 in all versions, so a library loaded later uses the first copy.
@@ -14,11 +14,11 @@ _LIBRARY = re.compile(r"lib(?:ucp|uct|ucs|ucm)\.so(?:\.|$)")
 
 
 def load() -> None:
-    """Load the UCX of the wheel libucx, unless the process already has one that is as new.
+    """Load the UCX of the wheel libucx, unless the process has already loaded one that is as new.
 
     Without that wheel the loader looks for the system's UCX.
 
-    Raises ImportError, naming both, if the loaded one is older.
+    Raises ImportError, naming both, if the loaded UCX is older.
     """
     try:
         import libucx
@@ -31,7 +31,7 @@ def load() -> None:
         libucx.load_library()
     except OSError as error:
         raise ImportError(f"gtopk: UCX cannot be loaded: {error}{in_this_process()}") from error
-    # RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY makes the wheel load another one.
+    # RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY makes the wheel load another UCX.
     _is_present(lib, libucx.__version__)
 
 
@@ -42,9 +42,9 @@ def in_this_process() -> str:
 
 
 def _is_present(lib: str, needed: str) -> bool:
-    """Return whether the process has a UCX: that in `lib`, or any of version `needed` or newer.
+    """Return whether the process has loaded the UCX in `lib`, or one at least as new as `needed`.
 
-    Raises ImportError if the one it has is older.
+    Raises ImportError if the loaded UCX is older.
     """
     others = _mapped()
     if not others:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Options(Protocol):
-    """What operators need from gtopk.ops.options.SparseOptions."""
+    """The part that operators need of gtopk.ops.options.SparseOptions."""
 
     @property
     def native(self) -> _native.SparseOptions:
-        """The options as the native library's value."""
+        """Return the options as the native library's value."""
 
 
 class GtopkBackend:
@@ -57,12 +57,13 @@ class GtopkBackend:
         """See gtopk.sparse_all_reduce; the future's value is `tensors`.
 
         delivered: [indices, values] (int64, the accumulation type), which receive the indices of
-        the result and their sums; each is as long as the result may be. "dense" records all
+        the result and their sums. Each must hold the longest possible result. "dense" records all
         elements in order and writes no indices.
 
-        scale: multiplies the result before it is rounded; residuals are not scaled. gate: from
-        _native.gate(); the operation commits only if everything that arrives there has happened.
-        momentum: has the residual's shape; zeroed where this rank's entries were cleared.
+        scale: multiplies the result before it is rounded; residuals are not scaled. gate: made by
+        _native.gate(); the operation commits only if all parts that arrive at the gate have
+        happened. momentum: has the residual's shape; it is zeroed where this rank's entries were
+        cleared.
         """
         work = self._operators.sparse_all_reduce(
             self._number,
@@ -86,8 +87,8 @@ class GtopkBackend:
     def end_of(self, work: Work) -> Future[list[torch.Tensor]]:
         """Return the future of a Work whose callbacks call no collectives of the group.
 
-        These callbacks run as soon as the Work ends; those of other futures run in the order of the
-        collectives.
+        These callbacks run as soon as the Work ends; callbacks of other futures run in the order of
+        the collectives.
         """
         self._operators.leave_order(work.boxed())
         return work.get_future()
@@ -107,14 +108,14 @@ class GtopkBackend:
         self._operators.set_timeout(self._number, round(timeout.total_seconds() * 1000))
 
     def get_error(self) -> ErrorType:
-        """Return SUCCESS, or why the group failed: TIMEOUT or COMM_ERROR."""
+        """Return SUCCESS, or the reason why the group failed: TIMEOUT or COMM_ERROR."""
         return ErrorType(self._operators.get_error(self._number))
 
 
 def sequence_number(work: Work) -> int:
-    """Return the number of a gtopk Work's collective in its group, from 1; 0 for a message.
+    """Return a gtopk Work's collective number in its group, from 1; 0 for a point-to-point message.
 
-    For a coalescing window, return that of its last collective.
+    For a coalescing window, return the number of its last collective.
     """
     number: int = _native.load().sequence_number(work.boxed())
     return number

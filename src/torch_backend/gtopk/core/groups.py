@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from gtopk.core.replicas import ReplicaGroup
 
-# torch's functions without the wrapper that logs errors: it looks the group up, and replaces the
-# error by another one if the group is a ReplicaGroup, which torch.distributed does not know.
+# torch's functions without the wrapper that logs errors: the wrapper looks up the group, and for a
+# ReplicaGroup, which torch.distributed does not know, it replaces the error by another one.
 all_gather: Any = inspect.unwrap(dist.all_gather)
 all_reduce: Any = inspect.unwrap(dist.all_reduce)
 broadcast: Any = inspect.unwrap(dist.broadcast)
@@ -51,12 +51,12 @@ def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
 
 
 def has_ranks_that_change(group: object) -> TypeGuard[ReplicaGroup]:
-    """Return whether it is a ReplicaGroup, which torch.distributed does not know."""
+    """Return whether `group` is a ReplicaGroup, which torch.distributed does not know."""
     return hasattr(group, "current_backend")
 
 
 def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
-    """Return the ranks' numbers, in the order of the group: global ranks if there are any."""
+    """Return the ranks' numbers in the order of the group: global ranks if the group has them."""
     if has_ranks_that_change(group):
         return list(range(group.size()))
     return dist.get_process_group_ranks(group)
@@ -68,7 +68,7 @@ def rank_in(group: dist.ProcessGroup | None) -> int:
 
 
 def number_in(group: dist.ProcessGroup | None) -> int:
-    """Return this rank's number as errors name it, see ranks_of()."""
+    """Return this rank's number as error texts name it; see ranks_of()."""
     return ranks_of(group)[rank_in(group)]
 
 

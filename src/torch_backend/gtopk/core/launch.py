@@ -39,7 +39,7 @@ def launch_env(timeout: timedelta = _TIMEOUT) -> dict[str, str]:
 
     Under mpirun, prterun and srun --mpi=pmix it asks PMIx: it then blocks until rank 0 has called
     it, for at most `timeout`. Without PMIx it reads the variables of srun's step (SLURM_PROCID and
-    others): MASTER_ADDR is then the first host of the step, and MASTER_PORT follows from the job's
+    others). MASTER_ADDR is then the first host of the step, and MASTER_PORT follows from the job's
     and the step's numbers, unless they are already set. Batch scripts and salloc shells are not
     steps: put srun before the command.
 

@@ -35,7 +35,7 @@ _NO_RANKS = "gtopk: the replicas' group has no ranks: call configure() first"
 
 
 class Configured(NamedTuple):
-    """What a configure() has given a replica."""
+    """What configure() gave a replica."""
 
     address: str
     rank: int
@@ -52,7 +52,7 @@ class ReplicaGroup(ProcessGroup):
     """
 
     def __init__(self, timeout: timedelta = TIMEOUT) -> None:
-        """timeout: of meetings, and the default of operations."""
+        """Set the timeout of meetings, which is also the default timeout of operations."""
         super().__init__(0, 1)  # type: ignore[call-arg]  # torch's stubs lack this one
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -81,8 +81,10 @@ class ReplicaGroup(ProcessGroup):
         group gracefully, unless errored(): operations in flight have 2 s to end, then they fail.
 
         Args:
-            store_addr: "host:port/prefix" of a running TCPStore; a new prefix each time.
-            replica_id: for torchft's logs, as are `quorum_id` and the arguments after it.
+            store_addr: "host:port/prefix" of a running TCPStore; the prefix must be new in each
+                call.
+            replica_id: meant for torchft's logs, like `quorum_id` and the arguments after it; not
+                used.
             rank: this replica's rank, 0 <= rank < world_size.
             world_size: the number of replicas.
             quorum_id: not used.
@@ -103,11 +105,11 @@ class ReplicaGroup(ProcessGroup):
 
     @property
     def timeout(self) -> timedelta:
-        """The timeout of meetings, and the default of operations."""
+        """The timeout of meetings, and the default timeout of operations."""
         return self._timeout
 
     def configured(self) -> Configured:
-        """Return what the last configure() gave, whatever narrow() has left of it."""
+        """Return what the last configure() gave, even if narrow() has since removed ranks."""
         if self._configured is None:
             raise DistBackendError(_NO_RANKS)
         return self._configured
@@ -115,8 +117,8 @@ class ReplicaGroup(ProcessGroup):
     def narrow(self, ranks: Sequence[int], name: str) -> None:
         """Continue with some of the ranks of the last configure(), in this order; collective.
 
-        Their numbers in the group are their places in `ranks`. Others keep the group that they
-        have. name: new each time. Raise as configure().
+        A rank's new number is its position in `ranks`. Ranks that are not in it keep their present
+        group. name: must be new in each call. Raise as configure().
         """
         given = self.configured()
         self._meet(f"{given.address}/{name}", ranks.index(given.rank), len(ranks), self._timeout)
@@ -133,7 +135,7 @@ class ReplicaGroup(ProcessGroup):
         self._leave()
         store = _store_at(address, timeout)
         backend = self._met(store, rank, size, f"replicas of {address}", timeout)
-        self._keep_engine(timeout)  # a new one, if the old one has lost a replica since
+        self._keep_engine(timeout)  # start a new one if the old one has lost a replica
         backend._set_default_timeout(self._timeout)
         group = ProcessGroup(store, rank, size)
         group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
@@ -148,11 +150,11 @@ class ReplicaGroup(ProcessGroup):
 
     @property
     def supports_reconfigure(self) -> bool:
-        """True, for torchft."""
+        """Always true; torchft asks."""
         return True
 
     def get_reconfigure_handle(self) -> str:
-        """Return the handle by which the others find this replica.
+        """Return the handle by which other replicas find this one.
 
         Also starts a store on this host, in case this replica becomes the first.
         """
@@ -162,16 +164,16 @@ class ReplicaGroup(ProcessGroup):
         return json.dumps({"id": self._name, "store": place})
 
     def reconfigure(self, options: Any) -> Work:
-        """configure() for the replicas with these handles, which meet in the first one's store.
+        """Configure the replicas with these handles, which meet in the first one's store.
 
         Args:
             options: like torch 2.14's ReconfigureOptions. ``handles``: one per replica; a replica's
                 rank is the position of its handle in the list (a set is sorted first). ``uuid``:
-                new, and the same on all replicas. ``timeout``: of the meeting; None for the
-                group's.
+                new in each call, and the same on all replicas. ``timeout``: timeout of the meeting;
+                None means the group's.
 
         Returns:
-            A completed Work, as this call blocks.
+            A completed Work, because this call blocks.
 
         Raises:
             ValueError: the handles are not distinct, or this replica's is missing.
@@ -203,7 +205,7 @@ class ReplicaGroup(ProcessGroup):
             backend.abort()
 
     def errored(self) -> Exception | None:
-        """Return the error that ended the group, which then needs configure(); None if none did."""
+        """Return the error that ended the group, or None. An ended group needs configure()."""
         backend = self._backend
         if backend is None:
             return None
@@ -270,8 +272,9 @@ class ReplicaGroup(ProcessGroup):
     def _keep_engine(self, timeout: timedelta) -> None:
         """Keep this process's engine from ending between two groups.
 
-        It would wait for the goodbyes of replicas that stay. If it has lost a replica, this starts
-        a new one, and the old one ends with the last group that uses it.
+        An engine that ended would wait for the goodbyes of replicas that stay. If the engine has
+        lost a replica, this starts a new one, and the old one ends with the last group that uses
+        it.
         """
         before = self._alone
         self._alone = self._met(HashStore(), 0, 1, "a replica alone", timeout)
@@ -283,7 +286,8 @@ class ReplicaGroup(ProcessGroup):
             backend, self._backend, self._group = self._backend, None, None
         if backend is None:
             return
-        # Skip this if all is well: others may still be in an operation that this rank has finished.
+        # Skip this if nothing failed: other ranks may still be in an operation that this rank
+        # finished.
         if backend.get_error().name != "SUCCESS":
             backend.abort()
         backend.shutdown()
@@ -322,7 +326,7 @@ for _name in (
 
 
 def _store_at(address: str, timeout: timedelta) -> Store:
-    """Return a client of the store at "host:port/prefix"; an IPv6 host may be in brackets."""
+    """Return a client of the store at "host:port/prefix"; an IPv6 host may stand in brackets."""
     place, _, prefix = address.partition("/")
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit():

@@ -24,10 +24,10 @@ class _OfGtopk(type):
 
 
 class Backend(metaclass=_OfGtopk):
-    """For ``isinstance(backend, gtopk.Backend)``: true for any gtopk backend, however created."""
+    """The class for ``isinstance(backend, gtopk.Backend)``, which any gtopk backend satisfies."""
 
     def __new__(cls, *_: object, **__: object) -> Backend:
-        """Return nothing usable: backends are made by create_backend()."""
+        """Make no usable object; backends are made by create_backend()."""
         raise TypeError("gtopk: use gtopk.create_backend(store, rank, size, timeout)")
 
 
@@ -40,13 +40,13 @@ def create_backend(
     blocks until all ranks have called it.
 
     Args:
-        store: where the ranks meet; the same on all ranks. It must stay up until every pair of
-            ranks that communicate has done so once.
+        store: the store in which the ranks meet; the same on all ranks. It must stay up until every
+            pair of ranks that communicate has done so once.
         rank: this process's rank, 0 <= rank < size.
         size: the number of ranks.
-        timeout: of the meeting, and the default of every operation.
-        name: of the group, the same on all ranks. Ranks may meet in one store under several names
-            at once, and reuse a name once its group has ended.
+        timeout: limits the meeting; also the default timeout of operations.
+        name: the group's name, the same on all ranks. Ranks may meet in one store under several
+            names at once, and reuse a name once its group has ended.
 
     Returns:
         The backend. It has the methods of torch's Backend, which return Works
@@ -54,7 +54,7 @@ def create_backend(
         statistics and get_error.
 
     Raises:
-        ValueError: a rank outside the group.
+        ValueError: `rank` is not in the group.
         torch.distributed.DistBackendError: the ranks do not find each other in time.
     """
     if not 0 <= rank < size:

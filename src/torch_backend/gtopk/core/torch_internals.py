@@ -18,13 +18,13 @@ check_torch(__name__, (2, 11), (2, 15))
 
 
 def current_backward() -> int | None:
-    """Return autograd's number of the backward running on this thread; None outside of one."""
+    """Return autograd's number of the backward on this thread; None outside a backward."""
     number = int(torch._C._current_graph_task_id())
     return None if number == -1 else number
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:
-    """Run `call` when the current backward has succeeded, after earlier registrations."""
+    """Run `call` once the current backward has succeeded, after calls registered earlier."""
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
@@ -48,7 +48,7 @@ def default_group() -> dist.ProcessGroup:
 def is_outside(group: dist.ProcessGroup | None, call: str) -> bool:
     """Return whether this rank is outside the group; if so, warn that a call has no effect.
 
-    call: the name of the call.
+    call: the name of the call, for the warning.
     """
     outside = bool(dist.distributed_c10d._rank_not_in_group(group))
     if outside:

@@ -1,4 +1,4 @@
-"""How torch.compile is handled: functions that it calls untraced, modules that it wraps."""
+"""Handles torch.compile: functions that it must call untraced, and modules that it wraps."""
 
 from __future__ import annotations
 

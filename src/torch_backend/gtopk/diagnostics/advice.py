@@ -15,16 +15,16 @@ from gtopk.state.auto import plan_of
 from gtopk.state.config import Config
 from gtopk.state.units import Unit
 
-MARGIN = 1.1  # predictions are less precise than this
+MARGIN = 1.1  # predictions are not precise enough for smaller differences
 
 
 def warn_of_dear_phases(
     config: Config, units: Sequence[Unit], step: int, group: dist.ProcessGroup | None
 ) -> None:
-    """Warn, on the group's first rank, of each later density that costs a tenth more than dense.
+    """Warn, on the group's first rank, of each later density costing over a tenth more than dense.
 
     The prediction is for the largest unit; `auto` picks dense there. Collective if the warm-up has
-    densities left at `step`: all ranks call it with the same arguments.
+    densities left at `step`; then all ranks must call it with the same arguments.
     """
     if config.automatic:
         return
@@ -40,7 +40,7 @@ def warn_of_dear_phases(
         predictions = plan_of(config, unit.selected_numel, unit.dtype, density, group)[
             "predictions"
         ]
-        if config.algorithm not in predictions:  # a control has no prediction
+        if config.algorithm not in predictions:  # control algorithms have no prediction
             break
         sparse, dense = (predictions[each]["seconds"] for each in (config.algorithm, "dense"))
         if sparse > MARGIN * dense and backend_of(group).rank() == 0:

@@ -96,7 +96,7 @@ Call = Callable[[Diagnosis], object]
 
 
 class Diagnosed(Protocol):
-    """The part of SparseState that is needed here."""
+    """The part of SparseState that this module needs."""
 
     diagnostics: Diagnostics
     group: dist.ProcessGroup | None
@@ -114,7 +114,7 @@ class Probe:
         residual: torch.Tensor,
         state: torch.Tensor,
     ) -> None:
-        """Copy acc, the sum of `large` and `residual`. state: the selector's."""
+        """Copy acc, the sum of `large` and `residual`. state: the selector's state."""
         self.unit = unit
         self.options = options
         self.acc = torch.cat([each.flatten().to("cpu") for each in large])
@@ -154,20 +154,20 @@ class Diagnostics:
     """Decides which backwards are diagnosed, and calls the user's callback."""
 
     def __init__(self, every: int = 0, call: Call | None = None) -> None:
-        """every: diagnose each `every`-th backward; 0: none."""
+        """Diagnose each `every`-th backward; with 0, none."""
         self.every = every
         self._call = call
-        # A group of this rank alone: its result is what this rank selects.
+        # This group has one rank, so the result of a call is what this rank selects.
         self._alone = create_backend(dist.HashStore(), 0, 1) if every else None
 
     def wanted(self, step: int) -> bool:
-        """Return whether the step-th backward, from 0, is to be diagnosed."""
+        """Return whether the step-th backward (from 0) is to be diagnosed."""
         return self.every > 0 and step % self.every == 0
 
     def selection(
         self, acc: torch.Tensor, options: SparseOptions, state: torch.Tensor
     ) -> torch.Tensor | None:
-        """Return the indices that this rank selects; None without a selection per rank."""
+        """Return the indices that this rank selects; None if ranks do not select."""
         if not options.traits.selects:
             return None
         assert self._alone is not None
@@ -192,13 +192,13 @@ def _selecting(options: SparseOptions, select: str) -> SparseOptions:
 
 
 def diagnose(state: Diagnosed, every: int, call: Call | None = None) -> None:
-    """Measure in every `every`-th backward of `state` what its selections leave out.
+    """Measure what the selections of `state` leave out, in every `every`-th backward.
 
     For each unit, a diagnosis compares the contraction of Top-k with 1 - k/d and (1 - k/d)^2
-    (arXiv 1911.08772, Theorem 1). It also has the recall of the selector and of the result, delta
-    against Random-k (Assumption 1 of Shi et al., IJCAI 2019, for gTop-k, and of arXiv 1911.08727
-    for layers: with unit="parameter" each unit is a layer), norms and a histogram.
-    ``gtopk.stats(group)["diagnosis"]`` returns the last one. Results of the training do not change.
+    (arXiv 1911.08772, Theorem 1). It also reports the recall of the selector and of the result,
+    delta against Random-k (Assumption 1 of Shi et al., IJCAI 2019, for gTop-k, and of arXiv
+    1911.08727 for layers: with unit="parameter" each unit is a layer), norms and a histogram.
+    ``gtopk.stats(group)["diagnosis"]`` returns the last one. Training results do not change.
 
     A diagnosed backward sums all of acc over the ranks, which sends as much as "dense" in addition
     to the exchange. It selects twice, sorts each unit twice, and holds two copies of all units
@@ -207,9 +207,10 @@ def diagnose(state: Diagnosed, every: int, call: Call | None = None) -> None:
     backwards.
 
     Args:
-        state: a SparseState, from attach, fsdp_hook or DistributedOptimizer, or made by hand.
+        state: a SparseState made by attach, fsdp_hook or DistributedOptimizer, or by its
+            constructor.
         every: diagnose the backwards in which ``state.step`` is a multiple of this; 0 turns it off.
-            The same on all ranks.
+            It must be the same on all ranks.
         call: called with each Diagnosis, on this rank, at the end of the backward and on its
             thread. If it raises, the backward raises too, but still counts.
 

@@ -1,4 +1,4 @@
-"""The papers' inequalities, measured on one unit in one step. Pure; knows no ranks.
+"""The papers' inequalities, measured on one unit in one step. These are pure functions.
 
 For a vector u of d elements, of which k are selected:
 
@@ -13,7 +13,7 @@ For a vector u of d elements, of which k are selected:
   Sparsification, IJCAI 2019, Assumption 1; layer by layer: LAGS-SGD, arXiv 1911.08727,
   Assumption 1.
 
-Sums use double precision.
+Sums are computed in double precision.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OfRank(NamedTuple):
 
 
 class OfSum(NamedTuple):
-    """Figures of the sum of u over the ranks. None where the sum is zero, or where k = d."""
+    """Figures of the sum of u over the ranks. They are None where the sum is zero, or k = d."""
 
     sum_norm: float
     lost_norm: float
@@ -73,7 +73,7 @@ def of_rank(u: torch.Tensor, k: int, selected: torch.Tensor | None) -> OfRank:
     left = squares[k:].sum().item()
     histogram = [0] * BINS
     if total > 0:
-        line = torch.arange(d, dtype=torch.float64, device=u.device).div_(d)  # 1 minus it
+        line = torch.arange(d, dtype=torch.float64, device=u.device).div_(d)  # chord = 1 - line
         above = line.add_(squares.div_(squares[0].item())).max().item() - 1
         deviation = (total / d) ** 0.5
         at = u.to(torch.float64, copy=True).div_(deviation).add_(WIDEST)
@@ -83,7 +83,7 @@ def of_rank(u: torch.Tensor, k: int, selected: torch.Tensor | None) -> OfRank:
 
 
 def of_sum(total: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor) -> OfSum:
-    """Measure the sum of all ranks' u. indices, values: what was delivered, zeros not counted."""
+    """Measure the sum of all ranks' u. indices, values: the delivered entries."""
     d = total.numel()
     delivered = indices[values != 0]
     rest = total.to(torch.float64, copy=True)
@@ -99,7 +99,7 @@ def of_sum(total: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Ten
 def _share(
     order: torch.Tensor, magnitudes: torch.Tensor, k: int, found: torch.Tensor
 ) -> float | None:
-    """Return the share of the first k in the selection order, zeros excluded, that was found."""
+    """Return the share of the first k nonzero elements, in the selection order, that was found."""
     first = min(k, int(torch.count_nonzero(magnitudes)))
     if not first:
         return None

@@ -55,12 +55,12 @@ def stats(group: dist.ProcessGroup | None = None) -> Statistics:
     """Return what this rank did in all gtopk groups of this process, or in one of them.
 
     Without `group`, the figures of all groups that this process has been in are added up, including
-    those that have ended and whoever made them: torch.distributed, a framework that makes its own
-    groups, a ReplicaGroup with its former ranks, create_backend. ``most_in_flight`` is the largest
-    of any. ``plan`` and ``diagnosis`` are then those of the default group, and None if there is
-    none or it is not gtopk's. A forked child starts from zero.
+    those that have ended, no matter who made them: torch.distributed, a framework that makes its
+    own groups, a ReplicaGroup with its former ranks, or create_backend. ``most_in_flight`` is the
+    largest value of any group. ``plan`` and ``diagnosis`` then describe the default group, and are
+    None if there is none or it is not gtopk's. A forked child starts from zero.
 
-    With `group`, they are that group's figures since it was created.
+    With `group`, the figures cover that group since it was created.
 
     It reads counters and sends nothing. Raises RuntimeError if this process has been in no gtopk
     group, and ValueError if `group` is not a gtopk group.
@@ -95,7 +95,7 @@ def flight_recorder() -> dict[str, Any]:
     """Read the flight recorder: the last operations of all gtopk groups of this process.
 
     Returns {"version", "pg_config", "pg_status", "entries"}, whose fields docs/flight_recorder.md
-    explains; fields that PyTorch's own recorder has too are named as there. It sends nothing
+    explains; fields that PyTorch's own recorder also has keep their names. It sends nothing
     and does not block, so it can be called while operations hang. GTOPK_FLIGHT_RECORDER in the
     environment sets how many operations are remembered (default 2,000; 0 for none). Raises
     RuntimeError if this process is in no gtopk group.

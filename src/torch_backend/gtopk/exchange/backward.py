@@ -6,7 +6,7 @@ residuals. A Source (source.py) hands over gradients, orders the units, and ends
 Threads: gradients, and the end of the backward, arrive one after the other on the thread of the
 backward. Operations end on the backend's threads, possibly several at once, which copy small
 results back and complete the buckets' futures. Nothing blocks there, and no lock is held while a
-future is completed, as its callbacks run user code.
+future is completed, because its callbacks run user code.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ if TYPE_CHECKING:
 
 
 class Backward:
-    """The units of one SparseState, from the arrival of a gradient to that of its result."""
+    """The units of one SparseState, from the arrival of a gradient to the arrival of its result."""
 
     def __init__(
         self, state: State, source: Source, units: Sequence[Unit], shards: Shards | None = None
     ) -> None:
         """Serve the units of `state`; memory is allocated when gradients arrive.
 
-        shards: the ranks with which this rank makes decisions about the whole model, if it has only
-        a shard of it.
+        shards: the ranks with which this rank decides about the whole model, if each holds only a
+        shard of it.
         """
         self._state = state
         self.source = source
         self._shards = shards
         self.exchanges: list[Exchange] = []
         self.rearrange(units)
-        self._changed = threading.Condition()  # guards what threads share: see _done()
+        self._changed = threading.Condition()  # guards what threads share; see _done()
         self._backend: GtopkBackend | None = None
         self.compared = False
         self.is_open = False
@@ -76,10 +76,10 @@ class Backward:
         self._scale = 1.0  # the factor on this backward's gradients
         self.gate: _native.Gate | None = None
         """Where the units of this backward wait for one another."""
-        self._diagnoses = False  # whether this backward is measured
+        self._diagnoses = False  # whether this backward is diagnosed
         self.exact_parts = 0
         """Gradients of a backward that belong to no unit."""
-        self._exact_started: list[ExactBucket] = []  # those started in this backward
+        self._exact_started: list[ExactBucket] = []  # the buckets started in this backward
 
     @property
     def backend(self) -> GtopkBackend:
@@ -90,9 +90,9 @@ class Backward:
     def rearrange(self, units: Sequence[Unit]) -> None:
         """Use these units, of the same parameters, from now on; call it between two backwards."""
         self._names = [frozenset(unit.names) for unit in units]
-        self._small: list[torch.Tensor | None] = [None] * len(units)  # memory of their small parts
+        self._small: list[torch.Tensor | None] = [None] * len(units)  # memory for small parts
         self._notes: list[Note | None] = [None] * len(units)
-        self._last: list[Exchange] = []  # exchanges of the last backward that have a note here
+        self._last: list[Exchange] = []  # exchanges of the last backward that have a note
         self.stopwatch = stopwatch_of(units)
         self.source.arranged(slots_of(units))
 
@@ -110,7 +110,7 @@ class Backward:
         self.settle()
         state = self._state
         backend = backend_of(state.group)
-        if self._backend not in (None, backend):  # a ReplicaGroup has other ranks now
+        if self._backend not in (None, backend):  # the ranks of a ReplicaGroup have changed
             self.compared = False
         self._backend = backend
         self.compare()
@@ -119,7 +119,7 @@ class Backward:
         self._scale = 1.0 if scaler is None else scale_of(scaler)
         parts = len(self._names) + self.exact_parts
         self.gate = None
-        if scaler is not None:  # shards add one part, on which they agree
+        if scaler is not None:  # shards add one part, decided together
             self.gate = _native.gate(parts + (self._shards is not None))
         self._diagnoses = state.diagnostics.wanted(state.step)
         self._last = []
@@ -159,7 +159,7 @@ class Backward:
         return bucket
 
     def start(self, ready: list[Exchange]) -> None:
-        """Start complete units, in this order, or hold them until their norm is known."""
+        """Start complete units, in this order, or hold them until the norm is known."""
         for exchange in ready:
             exchange.gather(self._small_of(exchange.index))
         self._start_clipped(ready, [])
@@ -173,7 +173,7 @@ class Backward:
             self._start(exchange)
 
     def start_held(self) -> None:
-        """Start, at the end of a backward, the units held for a norm, as no more gradients come."""
+        """Start the units held for a norm; called at the end of a backward."""
         for exchange in self._clipper.held():
             self._start(exchange)
 
@@ -196,7 +196,7 @@ class Backward:
             self._changed.wait_for(lambda: all(each.ended for each in started))
 
     def count(self) -> None:
-        """Count the step, as the backward has succeeded."""
+        """Count the step of a backward that has succeeded."""
         self.is_open = False
         self._state.step += 1
         self.stopwatch.end()
@@ -215,10 +215,10 @@ class Backward:
             self.source.results_to(exchange)
             exchange.let_go()
             if exchange.delivered and exchange.note is not None:
-                self._last.append(exchange)  # for skip()
+                self._last.append(exchange)  # skip() reads it
         if diagnosis is not None:
             self.backend.diagnosis = diagnosis
-            self._state.diagnostics.tell(diagnosis)  # last, as the user's function may raise
+            self._state.diagnostics.tell(diagnosis)  # last: the user's function may raise
 
     def raise_error(self) -> None:
         """Raise the first error of the exchanges, if any; the step then does not count."""
@@ -253,7 +253,7 @@ class Backward:
             exchange.note.forget(begin, begin + large[at].numel)
 
     def check_outside(self) -> None:
-        """Raise RuntimeError during a backward, as exchanges in flight would be abandoned."""
+        """Raise RuntimeError during a backward, when exchanges in flight would be abandoned."""
         if self.is_open and current_backward() is not None:
             raise RuntimeError(
                 "gtopk: during a backward, for example in one of its hooks, do not save, load, "
@@ -263,9 +263,9 @@ class Backward:
         self.source.check_outside()
 
     def settle(self) -> None:
-        """End an aborted backward: afterwards nothing of it is in flight or lost.
+        """End an aborted backward, so that nothing of it is in flight or lost.
 
-        What its units delivered was not used, so it returns to the residuals.
+        The values that its units delivered were not used, so they are returned to the residuals.
         """
         if not self.exchanges and not self._exact_started:
             return
@@ -275,14 +275,14 @@ class Backward:
         self.wait()
         self._keep_momenta()
         for exchange in self.exchanges:
-            # Use the note, as the gradients may have been overwritten since.
+            # Use the note because the gradients may have been overwritten meanwhile.
             if broken and exchange.delivered and exchange.note is not None:
                 exchange.note.add_to(self._state.kept.residuals.of_unit(exchange.index))
         self.exchanges, self._exact_started = [], []  # releases the gradients
         self.source.on_close(broken=broken)
 
     def _keep_momenta(self) -> None:
-        """Keep the momenta of units whose step happened; with a gate, of all units or none."""
+        """Keep the momenta of units whose step happened; a gate makes that all units or none."""
         momenta = self._state.kept.momenta
         came = [each for each in self.exchanges if not each.missing]
         together = self.gate is None or all(each.delivered for each in came)
@@ -291,7 +291,7 @@ class Backward:
                 momenta.keep(exchange.index)
 
     def skip(self) -> None:
-        """Return what the last backward delivered to the residuals. Idempotent."""
+        """Return to the residuals what the last backward delivered. Idempotent."""
         self.settle()
         last, self._last = self._last, []
         for exchange in last:
@@ -299,7 +299,7 @@ class Backward:
             exchange.note.add_to(self._state.kept.residuals.of_unit(exchange.index))
 
     def shut_gate(self) -> None:
-        """Shut the gate, as nothing more will arrive: units that wait for others do not commit."""
+        """Shut the gate when nothing more will arrive; units that wait at it do not commit."""
         if self.gate is not None:
             self.gate.shut()
 
@@ -384,7 +384,7 @@ class Backward:
             works.append(backend.allreduce([exchange.small], mean))
 
     def _probe(self, exchange: Exchange, options: SparseOptions) -> Probe | None:
-        """Copy a unit's input if it is to be measured."""
+        """Copy a unit's input if the backward is to be diagnosed."""
         if not self._diagnoses or options.traits.delivers_all:
             return None
         state, index = self._state, exchange.index
@@ -419,7 +419,7 @@ class Backward:
             if exchange.under_way:
                 return
         if exchange.gate is not None and not exchange.large:
-            exchange.gate.arrive(exchange.delivered)  # none of the unit's operations arrives there
+            exchange.gate.arrive(exchange.delivered)  # no operation of the unit arrives there
         if exchange.error is None:
             try:
                 with torch.no_grad():
@@ -427,7 +427,8 @@ class Backward:
             except Exception as failure:
                 exchange.error = failure
         if exchange.error is not None and self._small[exchange.index] is exchange.small:
-            # After an error the network may still use the buffer: the next backward gets a new one.
+            # After an error the network may still use the buffer, so the next backward gets a new
+            # one.
             self._small[exchange.index] = None
             self._notes[exchange.index] = None
         with self._changed:

@@ -1,8 +1,8 @@
 """Local clipping: gradients are scaled down to a norm before anything is accumulated.
 
 Deep Gradient Compression (Lin et al., arXiv 1712.01887), section 3.2: each of P ranks clips its own
-gradient at c / sqrt(P). The sum over ranks of independent gradients then has about the norm that
-clipping the sum at c would leave. Residuals hold clipped gradients, and are not clipped again.
+gradient at c / sqrt(P). If the ranks' gradients are independent, their sum then has about the norm
+that clipping the sum at c would give. Residuals hold clipped gradients, and are not clipped again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Clipper:
         parts: int,
         shards: Shards | None,
     ) -> None:
-        """Expect this many parts. scale: what the loss was multiplied by."""
+        """Expect this many parts. scale: the factor by which the loss was multiplied."""
         self._config = config
         self._units = units
         self._ranks = ranks
@@ -46,7 +46,7 @@ class Clipper:
     def clipped(
         self, ready: list[Exchange], exact: list[ExactBucket]
     ) -> tuple[list[Exchange], list[ExactBucket]]:
-        """Clip what is ready; return what starts now: all or nothing with clip="model"."""
+        """Clip ready units; return those to start now, which with clip="model" are all or none."""
         if self._config.clip_norm is None:
             return ready, exact
         if self._config.clip == "unit":
@@ -72,10 +72,10 @@ class Clipper:
         return ready
 
     def _clip(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket]) -> None:
-        """Scale these gradients down to ``clip_norm / sqrt(ranks)``.
+        """Scale these gradients down to the norm ``clip_norm / sqrt(ranks)``.
 
-        Gradients with a smaller norm are unchanged, and so are those whose norm is not finite, as
-        such a step does not happen.
+        Gradients with a smaller norm are unchanged. Gradients whose norm is not finite are
+        unchanged too, because their step does not happen.
         """
         if self._shards is not None:
             norm = self._shards.norm(self._units, exchanges)

@@ -1,7 +1,8 @@
-"""Which units' gradients a DDP bucket holds, and where. Knows no tensors and no exchange.
+"""Maps the gradients in a DDP bucket to units and positions. Uses no tensors and no exchange.
 
-DDP stores a bucket's gradients one after the other, without gaps. Which gradients these are and
-their order change after the first step. Units do not depend on that; they only look up positions.
+DDP stores a bucket's gradients one after the other, without gaps. The set of gradients in a bucket
+and their order change after the first step. Units do not depend on either; they only look up
+positions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ParameterSlot:
-    """The slot of a parameter: its unit, and its position among the unit's large or small ones."""
+    """A parameter's unit, and its position among the unit's large or small parameters."""
 
     name: str
     unit: int
@@ -28,7 +29,7 @@ class ParameterSlot:
 
 @dataclass
 class BucketPart:
-    """What one bucket holds of one unit: pieces of the bucket, each with its first position."""
+    """The part of a unit in one bucket: pieces of the bucket, each with its first position."""
 
     unit: int
     names: set[str] = field(default_factory=set)
@@ -39,7 +40,7 @@ class BucketPart:
 
 @dataclass(frozen=True)
 class Layout:
-    """A bucket cut into pieces of which each belongs to one unit."""
+    """A bucket cut into pieces, each of which belongs to one unit."""
 
     sizes: list[int]
     """Elements of each piece, in the order of the bucket."""

@@ -1,4 +1,4 @@
-"""What the ranks of a sharded model decide together: its norm, and whether it is finite."""
+"""Decisions that the ranks of a sharded model make together: its norm, and whether it is finite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Shards:
-    """The ranks, including this one, that hold the shards of a replica."""
+    """The ranks that hold the shards of one replica, including this rank."""
 
     def __init__(
         self,
@@ -28,15 +28,15 @@ class Shards:
         copies: Mapping[str, int],
         device: torch.device | str,
     ) -> None:
-        """groups: one for each dimension in which a parameter is sharded.
+        """Use these groups, one for each dimension in which a parameter is sharded.
 
         copies: how many ranks of a replica hold the same shard of a parameter. device: where
-        gradients are, as the groups may serve no other device.
+        gradients are; the groups may serve no other device.
         """
         self._groups = groups
         self._copies = copies
         self._device = device
-        self._finite = True  # on this rank, in this backward
+        self._finite = True  # whether this rank's units were finite in this backward
 
     def begin(self) -> None:
         """Begin a backward."""
@@ -46,13 +46,13 @@ class Shards:
         """Note whether sums over the replicas, or scaled results, might not be finite.
 
         This is decided before the exchange, whose outcome only one replica group knows: it would
-        have to wait for those of the other groups. Values are too large if their sum over all
-        replicas might be.
+        have to wait for the outcomes of the other groups. Values count as too large if their sum
+        over all replicas might be.
         """
         index = exchange.index
         traits = state.unit_options(index).traits
         parts = [each for each in (*exchange.large, exchange.small) if each.numel()]
-        # The error of coding a sum stays with that of coding its owner's part.
+        # The error of coding a sum is added to the error of coding its owner's part.
         terms = (4.0 if traits.rounds else 2.0) * replicas
         if exchange.large and not state.kept.residuals.is_zero(index):
             parts.append(state.kept.residuals.of_unit(index))
@@ -67,7 +67,7 @@ class Shards:
     def agree(
         self, gate: _native.Gate, exchanges: Sequence[Exchange], group: dist.ProcessGroup | None
     ) -> None:
-        """Open the gate, at the end, if every unit was finite on all ranks of all shards.
+        """Open the gate after a backward if every unit was finite on all ranks of all shards.
 
         Collective, also over the group of the replicas.
         """
@@ -80,7 +80,7 @@ class Shards:
         gate.arrive(finite.item() == 1)
 
     def norm(self, units: Sequence[Unit], exchanges: Sequence[Exchange]) -> float:
-        """Return the norm over all shards, counting what several ranks hold once. Collective."""
+        """Return the norm over all shards, counting once what several ranks hold. Collective."""
         norms = []
         for each in exchanges:
             small = units[each.index].small

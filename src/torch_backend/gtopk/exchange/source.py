@@ -1,4 +1,4 @@
-"""What a backward needs from a SparseState, and from the source of its gradients."""
+"""Protocols that a backward needs: a SparseState, and the source of its gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class State(Protocol):
-    """The part of SparseState that is needed here."""
+    """The part of SparseState that this module needs."""
 
     config: Config
     step: int
@@ -32,7 +32,7 @@ class State(Protocol):
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """The units, each covered by one selection."""
+        """The units; each is covered by one selection."""
 
     @property
     def kept(self) -> Kept:
@@ -49,11 +49,11 @@ class State(Protocol):
 
 
 class Source:
-    """Where gradients come from and results go: DDP's buckets, .grad, the buffers of FSDP.
+    """Hands over gradients and takes results: DDP's buckets, .grad, or the buffers of FSDP.
 
-    A source calls Backward: begin(), take() for each part of the gradients, wait() if nothing else
-    waits, and close() when results are in .grad, or settle() if something failed. This class is the
-    simplest source.
+    A source calls these methods of Backward: begin(), take() for each part of the gradients, wait()
+    if nothing else waits, and close() when results are in .grad, or settle() if something failed.
+    This class is the simplest source.
     """
 
     merges = True
@@ -64,7 +64,7 @@ class Source:
         raise NotImplementedError
 
     def order(self, complete: list[Exchange]) -> list[Exchange]:
-        """Return which exchanges to start now that these are complete, in order.
+        """Return the exchanges to start now that these are complete, in order.
 
         All ranks must call collectives in the same order. If gradients arrive in the same order on
         all ranks, units can start as they complete.
@@ -72,10 +72,10 @@ class Source:
         return complete
 
     def results_to(self, exchange: Exchange) -> None:
-        """Put back the results of a unit that reach no .grad, once the others are there."""
+        """Return a unit's results that reach no .grad to the residual, once the others are done."""
 
     def on_close(self, *, broken: bool) -> None:
-        """Note that a backward has ended or was aborted: the next gradient begins another."""
+        """Note that a backward has ended or was aborted; the next gradient begins a new one."""
 
     def check_outside(self) -> None:
-        """Raise RuntimeError if gradients have been collected for a step that is still to come."""
+        """Raise RuntimeError if gradients have been collected for a later step."""

@@ -1,4 +1,4 @@
-"""One unit in one backward, its memory, and the buckets that wait for it. Knows no group.
+"""One unit in one backward, its memory, and the buckets that wait for it. Uses no group.
 
 The large part is exchanged in place, for example in DDP's buckets. The small part is packed into a
 separate buffer, in the accumulation type.
@@ -35,10 +35,11 @@ class Bucket:
     """A DDP bucket whose future is not complete, and the number of units it still waits for."""
 
     def __init__(self, buffer: torch.Tensor, units: int) -> None:
-        """Wait for `units` units. buffer: the bucket's."""
+        """Wait for `units` units. buffer: the bucket's buffer."""
         self.waits_for = units
         self.error: Exception | None = None
-        # On a device the buffer is ready by then, see finish(), so no ordering is needed.
+        # On a device the buffer is ready when the future completes (see finish()), so the future
+        # need not order any stream.
         devices: list[int | str | torch.device] = []
         if buffer.device.type != "cpu":
             devices.append(buffer.device)
@@ -60,10 +61,10 @@ class Bucket:
 
 
 class ExactBucket(Bucket):
-    """A bucket with one sparse COO gradient, which is averaged exactly.
+    """A bucket with one sparse COO gradient, which is averaged without selection.
 
-    It waits for its own all-reduce and for `exchanges`: if one of them did not happen, this one
-    does not happen either.
+    It waits for its own all-reduce and for `exchanges`: if one of them did not happen, its
+    all-reduce does not happen either.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class ExactBucket(Bucket):
         exchanges: Sequence[Exchange],
         gate: _native.Gate | None,
     ) -> None:
-        """Wait for these exchanges. gate: where its all-reduce counts as one of the parts."""
+        """Wait for these exchanges. gate: the gate at which its all-reduce counts as one part."""
         super().__init__(gradient, 1 + len(exchanges))
         self.gradient = gradient
         self.exchanges = exchanges
@@ -81,7 +82,7 @@ class ExactBucket(Bucket):
         self.ended = True
 
     def norm(self) -> float:
-        """Return the norm of this rank's gradient, in double; equal indices are added first."""
+        """Return the norm of this rank's gradient, as a double; equal indices are added first."""
         values = self.gradient.coalesce().values()
         return float(torch.linalg.vector_norm(values, dtype=torch.float64))
 
@@ -90,11 +91,11 @@ class ExactBucket(Bucket):
         self.gradient._values().mul_(factor)
 
     def finite(self) -> bool:
-        """Return whether the gradient is finite; after the all-reduce the same on all ranks."""
+        """Return whether the gradient is finite; after the all-reduce, all ranks agree."""
         return bool(self.gradient._values().isfinite().all())
 
     def start(self, backend: GtopkBackend, changed: threading.Condition) -> None:
-        """Start the all-reduce. changed: guards what the threads on which units end also change."""
+        """Start the all-reduce. changed: guards state that other units' threads change too."""
         with changed:
             for exchange in self.exchanges:
                 if exchange.finished:
@@ -112,7 +113,7 @@ class ExactBucket(Bucket):
         ranks: int,
         changed: threading.Condition,
     ) -> None:
-        """Take the sums that have arrived; in a backward with a gate they are one of its parts."""
+        """Take the sums that have arrived; with a gate, they are one of its parts."""
         error: Exception | None = None
         try:
             with torch.no_grad():
@@ -139,7 +140,7 @@ class ExactBucket(Bucket):
 
 
 class Note:
-    """A record of what a sparse all-reduce delivered, as DDP may overwrite its buckets.
+    """A record of what a sparse all-reduce delivered, needed because DDP may overwrite its buckets.
 
     It holds sums over the ranks, in the accumulation type. Its memory is reused in the next
     backward.
@@ -148,7 +149,7 @@ class Note:
     def __init__(
         self, capacity: int, dtype: torch.dtype, device: torch.device | str, *, dense: bool
     ) -> None:
-        """Allocate memory for the gradient's type. dense: for all elements, in order."""
+        """Allocate memory for the gradient's type. dense: hold all elements, in order."""
         self.dense = dense
         self.indices = torch.empty(0 if dense else capacity, dtype=torch.int64, device=device)
         self.values = torch.empty(capacity, dtype=ACCUMULATION[dtype], device=device)
@@ -158,7 +159,7 @@ class Note:
         return (self.values.numel(), self.dense) == (capacity, dense)
 
     def clear(self) -> None:
-        """Zero it before the exchange, as a result may be shorter than the memory."""
+        """Zero the memory before the exchange, because a result may be shorter."""
         if not self.dense:
             self.indices.zero_()
             self.values.zero_()
@@ -186,8 +187,8 @@ class Exchange:
     """One unit in one backward.
 
     A unit is one step: both parts are exchanged at once, and if one of them is not finite, neither
-    has happened. The sparse exchange detects non-finite values and then commits nothing, so the
-    dense part must not be the only one that is not finite.
+    part's step happens. The sparse exchange detects non-finite values and then commits nothing, so
+    the dense part must not be the only one that is not finite.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class Exchange:
     ) -> None:
         """Start without gradients of the unit's parameters.
 
-        scale: what the results are multiplied by. gate: where the unit waits for others. rates:
+        scale: the factor on the results. gate: the gate at which the unit waits for others. rates:
         each parameter's gradient is multiplied by its rate before it is accumulated, and its result
         is divided by it.
         """
@@ -208,7 +209,7 @@ class Exchange:
         self.scale = scale
         self.gate = gate
         self._rates = rates
-        self._rated: list[tuple[torch.Tensor, float]] = []  # the parts, if rates differ
+        self._rated: list[tuple[torch.Tensor, float]] = []  # (part, rate), if rates differ
         self.missing = set(names)
         self.large: list[torch.Tensor] = []
         """The pieces of the large part, in the order of the unit, once everything has arrived."""
@@ -235,8 +236,8 @@ class Exchange:
         """Set on the rank that takes back what DDP drops."""
         self.probe: Probe | None = None
         """Set if this backward is diagnosed."""
-        self._large: list[tuple[int, torch.Tensor]] = []  # by the position of its first parameter
-        self._small: list[tuple[int, torch.Tensor]] = []  # both sorted by gather()
+        self._large: list[tuple[int, torch.Tensor]] = []  # (first position, values)
+        self._small: list[tuple[int, torch.Tensor]] = []  # gather() sorts both lists
 
     def take(self, part: BucketPart, pieces: Sequence[torch.Tensor], bucket: Bucket | None) -> None:
         """Record which part of the unit has arrived, and in which pieces of the buffer."""
@@ -258,8 +259,8 @@ class Exchange:
     def to_updates(self, unit: Unit) -> None:
         """Turn gradients into updates, before the exchange of `unit`, if there are rates.
 
-        A single rate for all parameters is divided out together with the scale, different ones part
-        by part.
+        A single rate for all parameters is divided out together with the scale; different rates are
+        divided out part by part.
         """
         rates = self._rates
         if rates is None:
@@ -284,15 +285,15 @@ class Exchange:
             part.mul_(rate)
 
     def rate(self, name: str) -> float:
-        """Return what a parameter's result was divided by, in addition to the scale."""
+        """Return the rate by which a parameter's result was divided, in addition to the scale."""
         return 1.0 if self._rates is None else self._rates[name]
 
     def spread_not_finite(self, ranks: int) -> None:
-        """Make the large part non-finite, before the exchange, if the small one is.
+        """Make the large part non-finite, before the exchange, if the small part is.
 
-        The small part's sum, or its scaled result, must not overflow either, as that would show
-        only after the large part has committed. So values too large to be summed over this many
-        ranks count as non-finite.
+        The small part's sum, or its scaled result, must not overflow either, because that would
+        show only after the large part has committed. So values too large to be summed over this
+        many ranks count as non-finite.
         """
         if not self.small.numel():
             return
@@ -315,7 +316,7 @@ class Exchange:
         self.into, self.buckets, self._rated, self.probe = {}, [], [], None
 
     def scatter(self) -> None:
-        """Copy the small part to where it came from; NaN if the large part is NaN.
+        """Copy the small part back to where it came from; if the large part is NaN, write NaN.
 
         On a device this blocks until the copy is done.
         """
@@ -342,7 +343,8 @@ class Exchange:
 
 def _largest(values: torch.Tensor) -> float:
     """Return the largest magnitude; NaN if there is a NaN."""
-    # Its two passes take a fifth of the time of linalg.vector_norm(), and of isfinite().all().
+    # abs() and max() are two passes, but take a fifth of the time of linalg.vector_norm() or of
+    # isfinite().all().
     return values.abs().max().item()
 
 
@@ -357,10 +359,10 @@ def finish(device: torch.device) -> None:
 
 
 def without_traceback(error: Exception) -> Exception:
-    """Return a copy, to be kept while the error itself is raised.
+    """Return a copy of the error that can be kept while the error itself is raised.
 
-    The original's traceback would hold the frames of the training loop, and these hold the DDP,
-    which holds us.
+    The original's traceback would hold the frames of the training loop, these hold the DDP, and the
+    DDP holds us.
     """
     try:
         return copy.copy(error)

@@ -1,4 +1,4 @@
-"""The options of a sparse all-reduce as one value, checked by the core; and checks of others."""
+"""The options of a sparse all-reduce as one value, checked by the core, and other checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def algorithms() -> tuple[str, ...]:
 
 @functools.cache
 def selecting_algorithms() -> tuple[str, ...]:
-    """Return the names of the algorithms with which each rank selects its own entries."""
+    """Return the names of the algorithms in which each rank selects its own entries."""
     return tuple(_native.load().selecting_algorithms())
 
 
@@ -52,7 +52,7 @@ def wires() -> tuple[str, ...]:
 
 
 class Traits(NamedTuple):
-    """What is known of a call from its options alone; see CallTraits in gtopk/collectives.hpp."""
+    """What a call's options alone determine; see CallTraits in gtopk/collectives.hpp."""
 
     selects: bool
     delivers_all: bool
@@ -69,7 +69,8 @@ class SparseOptions:
     """The options of one sparse all-reduce: checked on construction, and passed on unchanged.
 
     docs/algorithms.md explains them. Exactly one of k and density is given, except for "dense",
-    which needs neither. Constructing it raises ValueError for what is invalid in any group.
+    which needs neither. The constructor raises ValueError for options that are invalid in any
+    group.
     """
 
     k: int | None = None
@@ -110,14 +111,14 @@ class SparseOptions:
             self.put_back,
             self.wire,
             self.semantics,
-            int(cast("Any", self.op)),  # torch's stubs do not know its number
+            int(cast("Any", self.op)),  # torch's stubs do not declare its number
             self.mean,
         )
         object.__setattr__(self, "native", native)
 
     @functools.cached_property
     def traits(self) -> Traits:
-        """What is known of the call; raises ValueError for the algorithm "auto"."""
+        """The traits of the call; raises ValueError for the algorithm "auto"."""
         return Traits(**self.native.traits())
 
     def most_delivered(self, d: int, ranks: int) -> int:
@@ -136,9 +137,9 @@ def _most_delivered(options: SparseOptions, d: int, ranks: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def traits_of(algorithm: str, wire: str | None) -> Traits:
-    """Return what is known of every call by this algorithm on this wire.
+    """Return the traits of every call that uses this algorithm on this wire.
 
-    Raise ValueError for names that are unknown, or that do not go together.
+    Raise ValueError for names that are unknown, or that cannot be combined.
     """
     return SparseOptions(density=1.0, algorithm=algorithm, wire=wire).traits
 
@@ -215,8 +216,8 @@ def check_clipping(clip_norm: object, clip: str) -> float | None:
 
 
 def _real(number: object) -> float:
-    """Return any real number as a float; for everything else NaN, which is in no range."""
-    # NumPy registers its floats as numbers.Real; np.float32 is not a float.
+    """Return any real number as a float; everything else becomes NaN, which is in no range."""
+    # NumPy registers its floats as numbers.Real, but np.float32 is not a subclass of float.
     if not isinstance(number, numbers.Real) or isinstance(number, bool):
         return math.nan
     try:

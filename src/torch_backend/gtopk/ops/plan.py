@@ -70,15 +70,15 @@ def plan(
     milliseconds, and more on slow links. docs/algorithms.md ("auto") describes the model.
 
     Args:
-        d: elements of the tensor, 1 or more.
-        k: entries that each rank selects; see gtopk.sparse_all_reduce.
+        d: number of elements of the tensor, 1 or more.
+        k: number of entries that each rank selects; see gtopk.sparse_all_reduce.
         density: instead of k, a fraction in (0, 1].
-        dtype: of the tensor.
-        select: the selector; see gtopk.sparse_all_reduce, also for the next three arguments.
-        block: for select="block".
+        dtype: the tensor's type.
+        select: the selector; gtopk.sparse_all_reduce explains it and the next three arguments.
+        block: elements per block, for select="block".
         wire: how lists are encoded.
         semantics: what the result must guarantee.
-        mean: "contributors" for a call with that mean; other calls send the same bytes.
+        mean: "contributors" if the call uses that mean; all other calls send the same bytes.
         group: a process group of backend gtopk; None is the default group.
         refresh: measure again now. Otherwise costs are measured again after 10,000 more collectives
             of the group.
@@ -88,7 +88,7 @@ def plan(
 
     Raises:
         ValueError: an invalid argument.
-        torch.distributed.DistBackendError: ranks asked for different plans, a rank died, or the
+        torch.distributed.DistBackendError: ranks requested different plans, a rank died, or the
             group's timeout passed.
     """
     if is_outside(group, "plan"):

@@ -19,7 +19,7 @@ from gtopk.core.torch_internals import is_outside, overlaps_itself, private_devi
 from gtopk.core.tracing import untraced
 from gtopk.ops.options import SparseOptions
 
-# acc, the merge and the residual are float32 for the half types.
+# For the half types, acc, the merge and the residual are float32.
 ACCUMULATION = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
@@ -52,39 +52,39 @@ def sparse_all_reduce(
 ) -> Work | None:
     """Sum what each rank selects from ``tensor + residual``, in place.
 
-    Each rank selects the k entries of largest magnitude of ``acc = tensor + residual`` (among
-    equals the smaller index first, never a zero). The lists are merged along a tree of the ranks,
-    keeping k entries at each node (gTop-k: Shi et al., arXiv 1901.04359, Alg. 3). What was not
-    delivered stays in the residuals: the sum over ranks of acc is the result plus the sum of the
+    Each rank selects the k entries of largest magnitude of ``acc = tensor + residual`` (ties go to
+    the smaller index; zeros are never selected). The lists are merged along a tree of the ranks,
+    keeping k entries at each node (gTop-k: Shi et al., arXiv 1901.04359, Alg. 3). Entries that were
+    not delivered stay in the residuals: the sum over ranks of acc is the result plus the sum of the
     residuals, up to floating-point rounding. Collective: every rank of the group must call it, with
     the same arguments except for the values.
 
     Args:
         tensor: the gradient; dense, any shape and strides, on the CPU or a CUDA device; float32,
             float64, bfloat16 or float16. It becomes the reduced gradient, bitwise equal on all
-            ranks, zero where nothing was delivered. A tensor that is not contiguous is copied in
+            ranks and zero where nothing was delivered. A tensor that is not contiguous is copied in
             and out. A list of tensors of one dtype and device, each contiguous, is one vector of
-            all their elements, in this order: nothing is copied, and ranks may split it
+            all their elements, in this order: nothing is copied, and ranks may split the vector
             differently.
         k: entries that each rank selects, k >= 1; at most all of the d = ``tensor.numel()``.
             "dense" needs neither k nor a density.
         density: instead of k, a fraction in (0, 1]; k = min(d, max(1, floor(density * d + 1/2))).
         residual: has the tensor's shape (for a list: one dimension, all elements) and device, and
-            the accumulation type (float64 for float64, else float32). It becomes what was not
-            delivered. None means zeros, discarded afterwards.
+            the accumulation type (float64 for float64, else float32). It receives what was not
+            delivered. None means a residual of zeros that is discarded afterwards.
         state: for select="threshold": what the selector keeps from one step of this tensor to the
             next, on this rank only; float64 of shape (4,) on the CPU, initially zeros. It is
-            written only if the step happened; other selectors write zeros. None: each step starts
-            afresh.
+            written only if the step happened; other selectors write zeros. With None, each step
+            starts afresh.
         algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
             bits, less traffic in total, a longer path), "topk" (the exact sum of all selections, up
-            to k entries of each rank), "dense" (all of acc; the residual becomes what the wire's
+            to k entries per rank), "dense" (all of acc; the residual becomes what the wire's
             rounding lost, or zero), "dense-placed" (on a wire that rounds, one rank of each host
-            codes and sends the sum of its host's acc; otherwise "dense"), "rs-ag" (regions reduced,
-            re-selected and gathered: O(k) on the wire whatever the number of ranks), "exact" (the
-            exact top k of the sum of all selections), "hierarchical" (the exact sum of the
+            codes and sends the sum of its host's acc; otherwise "dense"), "rs-ag" (regions are
+            reduced, re-selected and gathered: O(k) on the wire for any number of ranks), "exact"
+            (the exact top k of the sum of all selections), "hierarchical" (the exact sum of the
             selections inside each host, then gTop-k between hosts: one list of k entries leaves a
-            host, however many ranks it has; GTOPK_HOST in the environment names a rank's host),
+            host, for any number of ranks on it; GTOPK_HOST in the environment names a rank's host),
             "gtopk-placed" (gTop-k with a tree in each host and one between them: also one list per
             host, in fewer steps if a host has many ranks) or "sketch" (SketchedSGD: the heaviest
             entries of the sum of all acc, found in summed count-sketches, then summed exactly; no
@@ -105,14 +105,14 @@ def sparse_all_reduce(
             residual of the rank that selected it; "merged": summed, to the residual of the lowest
             rank of the tree node that dropped it.
         wire: how lists, and the values of "dense", are encoded; indices are always coded
-            losslessly, except by "raw". None:
-            values unchanged, in the accumulation type. "bf16", "fp16" (saturating), "int8", "4bit",
-            "2bit", "ternary" or "sign" (from "int8" on with scales for each 256 entries, "4bit" for
-            each 64, "ternary" for each 320): values are rounded, and the rounding error goes to a
-            residual. From "4bit" on they make many values equal, so of the algorithms with lists
-            only "topk" and "exact" accept them, which never select from rounded values. "ternary"
-            (zero, or a sign times one magnitude per block) is for "dense"; lists travel as "sign".
-            "raw": nothing is coded, for networks faster than coding.
+            losslessly, except by "raw". None: values travel unchanged, in the accumulation type.
+            "bf16", "fp16" (saturating), "int8", "4bit", "2bit", "ternary" or "sign" ("int8" and all
+            later ones have a scale per 256 entries, "4bit" per 64, "ternary" per 320): values are
+            rounded, and the rounding error goes to a residual. From "4bit" on they make many values
+            equal, so of the algorithms with lists only "topk" and "exact" accept them, which never
+            select from rounded values. "ternary" (zero, or a sign times one magnitude per block) is
+            for "dense"; lists travel as "sign". "raw" codes nothing, for networks that are faster
+            than coding.
         semantics: what the result must guarantee. "dense": every element is sent in every step, on
             any wire; "exact_sum": at each delivered index, the sum of all values selected there
             ("topk", "exact", and "dense" on a wire that does not round); "gtopk": the same, or
@@ -120,18 +120,19 @@ def sparse_all_reduce(
             that satisfy it; an explicit algorithm must satisfy it.
         op: SUM, or AVG: the final sum divided by the number of ranks in the accumulation type, then
             rounded once. Residuals are never averaged.
-        mean: for AVG. "ranks": the sum is divided by the number of ranks; "contributors": at each
-            index by the number of ranks that sent it, which travels with merged lists. This needs
-            algorithm "topk" or "exact", which deliver whole sums of what was selected.
+        mean: what AVG divides by. "ranks": the sum is divided by the number of ranks;
+            "contributors": at each index, the sum is divided by the number of ranks that sent it,
+            which travels with merged lists. This needs algorithm "topk" or "exact", which deliver
+            whole sums of what was selected.
         group: a process group of backend gtopk; None is the default group.
         async_op: return immediately; do not touch the tensors until the Work is done.
 
     Returns:
         With async_op, a Work whose future holds ``[tensor]``, or the list; otherwise None, once
-        complete. Also None on a rank that is not in the group.
+        complete. On a rank that is not in the group, always None.
 
-    If any rank's acc has a NaN or infinity, or a sum overflows, the tensor becomes NaN on every
-    rank, and every residual is unchanged.
+    If any rank's acc contains a NaN or infinity, or a sum overflows, the tensor becomes NaN on
+    every rank, and every residual is unchanged.
 
     Raises:
         ValueError: an invalid argument. Nothing was sent; the group remains usable.
@@ -163,7 +164,7 @@ def sparse_all_reduce(
 def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = False) -> None:
     """Raise ValueError unless `tensor` is dense, and of a type that can be reduced sparsely.
 
-    Raise NotImplementedError for an unsupported device. cpu: support only the CPU.
+    Raise NotImplementedError for an unsupported device. cpu: accept only the CPU.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"gtopk: {what} must be a torch.Tensor, given {type(tensor).__name__}")
@@ -191,7 +192,7 @@ def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = Fals
 
 
 def is_served(device: torch.device) -> bool:
-    """Return whether tensors on the device are accepted: CPU, CUDA, and the tests' fake device."""
+    """Return whether tensors on the device are accepted: CPU, CUDA, or the tests' fake device."""
     if device.type in ("cpu", "cuda"):
         return True
     return device.type == private_device() and "GTOPK_CUDA_DRIVER" in os.environ
@@ -260,7 +261,7 @@ def _check_residual(
 
 def new_selector_state() -> torch.Tensor:
     """Return a selector's initial state."""
-    with torch.inference_mode(False):  # the backward writes it
+    with torch.inference_mode(False):  # so that the backward can write it
         return torch.zeros(_STATE_NUMBERS, dtype=torch.float64, device="cpu")
 
 
@@ -290,7 +291,7 @@ def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     (first_a, last_a), (first_b, last_b) = _range(a), _range(b)
     if first_a >= last_b or first_b >= last_a:
         return False
-    # In this rare case, mark both in a map of all bytes from the first to the last.
+    # In this rare case, mark the bytes of both tensors in a map of the range that they span.
     first = min(first_a, first_b)
     taken = torch.zeros(max(last_a, last_b) - first, dtype=torch.bool, device="cpu")
     _bytes(taken, a, first_a - first).fill_(True)
@@ -298,7 +299,7 @@ def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _range(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the first byte's address and the one past the last; equal for an empty tensor."""
+    """Return the first byte's address and the address past the last; equal for an empty tensor."""
     first = tensor.data_ptr()
     if not tensor.numel():
         return first, first

@@ -1,12 +1,12 @@
 """density="adaptive": chooses the density of each unit, and which units are merged.
 
-choose() decides from times alone; adapt() measures these on all ranks, and asks the planner what
-an exchange costs.
+choose() decides from times alone; adapt() measures these on all ranks and asks the planner for the
+cost of an exchange.
 
 Layer-wise Adaptive Gradient Sparsification (LAGS-SGD: Shi et al., arXiv 1911.08727): a layer sends
 as much as can travel while the backward computes the next one. OMGS-SGD (Shi et al., INFOCOM 2020)
-and before it MG-WFBP (arXiv 1811.11141): a layer waits for the next one where that costs less than
-starting an exchange of its own.
+and before it MG-WFBP (arXiv 1811.11141): a layer waits for the next one if that costs less than
+starting its own exchange.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from gtopk.state.units import Unit
 if TYPE_CHECKING:
     from gtopk.state.config import Config
 
-_UNSETTLED = 2  # DDP lays out its buckets anew after the first backward
-MEASURED = 5  # backwards
+_UNSETTLED = 2  # skipped, because DDP rebuilds its buckets after the first
+MEASURED = 5  # number of backwards
 
 
 class Piece(NamedTuple):
@@ -78,14 +78,14 @@ def choose(
 
     One exchange runs at a time, and should end before the next unit is ready: a unit gets the
     largest density within `bounds` that achieves this, or else the smallest. The last unit has
-    nothing to overlap with. A piece waits for the next one, and is merged with it, if that is ready
-    less than `startup` seconds after the first could start.
+    nothing to overlap with. A piece waits for the next one, and is merged with it, if the next one
+    is ready less than `startup` seconds after the first could start.
 
     Args:
         pieces: in any order.
-        startup: seconds that an exchange takes however little it sends.
-        cost: seconds of an exchange of this many elements, of this kind, at this density; it grows
-            with the density.
+        startup: seconds that an exchange takes even if it sends almost nothing.
+        cost: returns the seconds for an exchange of this many elements, of this kind, at this
+            density; the cost grows with the density.
         bounds: the smallest and the largest density.
         merges: whether pieces may be merged.
     """
@@ -96,7 +96,7 @@ def choose(
     for i, following in zip(order, [*order[1:], None], strict=True):
         members.append(i)
         begins = max(pieces[i].ready, free)
-        ends = begins  # of what it can hide behind
+        ends = begins  # the end of the time in which the exchange can overlap
         if following is not None:
             ends = pieces[following].ready
             alike = pieces[following].kind == pieces[i].kind
@@ -116,7 +116,7 @@ def choose(
 
 
 def _largest(seconds: Callable[[float], float], budget: float, least: float, most: float) -> float:
-    """Return the largest density that takes at most `budget` seconds, to 1/256 of the log range."""
+    """Return the largest density within `budget` seconds, to 1/256 of the log range."""
     if seconds(most) <= budget:
         return most
     if seconds(least) > budget:
@@ -148,7 +148,7 @@ class Stopwatch:
         self._clock = clock
         self._between = between
         self._backwards = 0
-        self._now: dict[int, Any] = {}  # in the order of time
+        self._now: dict[int, Any] = {}  # in chronological order
         self._seen: list[dict[int, Any]] = []
 
     def begin(self) -> None:
@@ -160,13 +160,13 @@ class Stopwatch:
         self._now[unit] = self._clock()
 
     def end(self) -> None:
-        """Count the backward, which has succeeded, unless a unit took no part in it."""
+        """Count a backward that has succeeded, unless a unit took no part in it."""
         self._backwards += 1
         if self._backwards > _UNSETTLED and len(self._now) == self._units:
             self._seen = [*self._seen, self._now][-MEASURED:]
 
     def ready(self) -> list[float] | None:
-        """Return each unit's median seconds after the first; None until there are enough."""
+        """Return each unit's median seconds after the first; None until enough were measured."""
         if len(self._seen) < MEASURED:
             return None
         seconds = []
@@ -186,7 +186,7 @@ def adapt(
 ) -> list[Layer]:
     """Choose layers, the same ones on all ranks. Collective.
 
-    ready: each unit's seconds on this rank; those of the slowest rank are used.
+    ready: each unit's seconds on this rank; the slowest rank's times are used.
     """
     slowest = torch.tensor(ready, dtype=torch.float64, device=meeting_place(group))
     dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
@@ -200,10 +200,10 @@ def adapt(
         assert isinstance(dtype, torch.dtype)
         return predicted_seconds(config, elements, dtype, density, group)
 
-    # Begin with the largest: links measured for it need not be measured for the others.
+    # Begin with the largest unit, so that links measured for it need not be measured again.
     whole = sum(unit.selected_numel for unit in units)
     cost(whole, units[0].dtype, config.density_bounds[0])
-    # The cost of one element is the startup cost, as it consists of messages only.
+    # The cost of one element is the startup cost, because almost all of it is messages.
     startup = cost(1, units[0].dtype, config.density_bounds[0])
     chosen = choose(pieces, startup, cost, config.density_bounds, merges=merges)
     layers = []
@@ -217,9 +217,9 @@ def adapt(
 
 
 def stopwatch_of(units: Sequence[Unit]) -> Stopwatch:
-    """Return a stopwatch that takes the time where the gradients are.
+    """Return a stopwatch that measures time where the gradients are.
 
-    On a device it is the time at which the current stream gets there, not the host.
+    On a device it records when the current stream reaches the point, not when the host does.
     """
     device = torch.device(units[0].device)
     if device.type == "cpu":

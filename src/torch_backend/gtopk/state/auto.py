@@ -1,4 +1,4 @@
-"""The choices of `auto` for the units of a SparseState: made once for each density, then kept.
+"""The choices of `auto` for the units of a SparseState: made once per density, then kept.
 
 Costs are measured, so another run may choose differently. Choices are saved with the state: a
 resumed run repeats them, and is bitwise equal to an uninterrupted run.
@@ -42,7 +42,7 @@ def plan_of(
     options = config.options(density, "auto", config.wire)
     options = dataclasses.replace(options, semantics=config.semantics)
     planned = plan_with(options, elements, dtype, group)
-    assert planned is not None  # this is a rank of the group
+    assert planned is not None  # only ranks of the group come here
     return planned
 
 
@@ -83,8 +83,8 @@ class Pinned:
             for index, (unit, density) in enumerate(zip(units, densities, strict=True))
             if unit.selected_numel and (index, density) not in self._choices
         ]
-        plans: dict[tuple[object, ...], Plan] = {}  # one for all units of a shape
-        # Begin with the largest: its measured costs serve all others.
+        plans: dict[tuple[object, ...], Plan] = {}  # units of the same shape share one
+        # Begin with the largest unit; its measured costs serve all others.
         for _, unit, density in sorted(new, key=lambda each: -each[1].selected_numel):
             shape = (unit.selected_numel, unit.dtype, density)
             if shape not in plans:

@@ -1,4 +1,4 @@
-"""The arguments of a SparseState: checked, comparable, saved with it. Knows no tensors or ranks."""
+"""The arguments of a SparseState: checked, comparable, saved with it. Without tensors or ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gtopk.state.rates import Scaler
 from gtopk.state.units import Parameter, Unit, UnitSize, check_unit, default_unit, units_of
 
 DEFAULT_DENSITY = 0.001
-# The density of a warm-up phase: a fraction, or everything.
+# The density of a warm-up phase: a fraction, or all elements.
 Density = float | Literal["dense"]
 # The density that a state is given: a fraction, or one chosen for each unit (adaptive.py).
 Share = float | Literal["adaptive"]
@@ -41,7 +41,7 @@ Warmup = Sequence[Phase]
 
 
 class CommonArguments(TypedDict, total=False):
-    """Arguments of SparseState that everything that makes a state takes; see there."""
+    """The arguments that every way to make a SparseState takes; SparseState explains them."""
 
     density_bounds: tuple[float, float]
     algorithm: str
@@ -68,20 +68,20 @@ class ShardArguments(CommonArguments, total=False):
 
 
 class OptimizerArguments(CommonArguments, total=False):
-    """The arguments of DistributedOptimizer, which knows the optimizer."""
+    """The arguments of DistributedOptimizer, which already has the optimizer."""
 
     unit: UnitSize | None
 
 
 class SparseArguments(ShardArguments, OptimizerArguments, total=False):
-    """All arguments: those of SparseState itself and of attach."""
+    """All arguments, as SparseState and attach take them."""
 
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def shows(arguments: type[CommonArguments]) -> Callable[[Function], Function]:
-    """Make help() and inspect show each of these in place of a function's **arguments."""
+    """Make help() and inspect show these arguments in place of a function's **arguments."""
 
     def show(function: Function) -> Function:
         signature = inspect.signature(function)
@@ -106,7 +106,7 @@ def shows(arguments: type[CommonArguments]) -> Callable[[Function], Function]:
 
 @dataclass(frozen=True)
 class Config:
-    """The arguments of SparseState that affect results; see there."""
+    """The arguments of SparseState that affect results; SparseState explains them."""
 
     density: Share | Literal["dense"] | None  # None with algorithm "dense" becomes "dense"
     density_bounds: tuple[float, float] = (0.001, 0.1)
@@ -127,7 +127,7 @@ class Config:
     accumulate: str = "gradient"
 
     def __post_init__(self) -> None:
-        """Raise ValueError, or NotImplementedError for what is not implemented."""
+        """Raise ValueError if invalid, NotImplementedError for what is not implemented."""
         # Convert NumPy's numbers to Python's, which can be saved and compared anywhere.
         object.__setattr__(self, "density_bounds", check_density_bounds(self.density_bounds))
         object.__setattr__(self, "density", _checked_density(self.density, self.algorithm))
@@ -168,7 +168,7 @@ class Config:
 
     @classmethod
     def of(cls, density: Share | None, arguments: SparseArguments) -> Config:
-        """Take those arguments of a state that affect results."""
+        """Keep the arguments of a state that affect results."""
         own = {each.name for each in dataclasses.fields(cls)}
         given: dict[str, Any] = {name: each for name, each in arguments.items() if name in own}
         if density is None and not sends_all(given.get("algorithm")):
@@ -181,7 +181,7 @@ class Config:
         return not sends_all(self.algorithm) or any(map(codes_dense, [self.wire, *phases]))
 
     def _check_adaptive(self) -> None:
-        """Raise ValueError if no exchange overlaps the backward, or its cost has no prediction."""
+        """Raise ValueError if no exchange overlaps the backward, or no cost can be predicted."""
         if not self.automatic and self.algorithm not in predicted_algorithms():
             there = ", ".join(predicted_algorithms())
             raise ValueError(
@@ -228,7 +228,7 @@ class Config:
     def options(self, density: Density, algorithm: str, wire: str | None) -> SparseOptions:
         """Return options to exchange a unit at this density, by this algorithm, on this wire.
 
-        The algorithm must satisfy the configured semantics, or be that of a dense phase.
+        The algorithm must satisfy the configured semantics, or be the algorithm of a dense phase.
         """
         share = None if density == "dense" else density
         return _options(share, algorithm, self.select, self.block, self.put_back, wire)
@@ -267,7 +267,7 @@ class Config:
         }
 
 
-# The result is cached: every backward asks for it, and it is checked when made.
+# The result is cached because every backward asks for it, and making it checks it.
 @functools.lru_cache(maxsize=1024)
 def _options(
     density: float | None, algorithm: str, select: str, block: int, put_back: str, wire: str | None
@@ -310,7 +310,7 @@ def _checked_warmup(warmup: object) -> tuple[Phase, ...]:
 
 def _checked_phase(density: object, steps: object, *wire: str | None) -> Phase:
     for each in wire:
-        SparseOptions(algorithm="dense", wire=each)  # raises if there is no such wire
+        SparseOptions(algorithm="dense", wire=each)  # raises for an unknown wire
     if not isinstance(density, str) or density != "dense":
         density = check_density(density, "warmup's density", " or 'dense'")
     return (density, check_whole(steps, "warmup's steps", 0), *wire)  # type: ignore[return-value]

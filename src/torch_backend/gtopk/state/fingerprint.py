@@ -1,4 +1,4 @@
-"""Checks that all ranks' states are alike: first by a hash, then, for the error, by their text."""
+"""Checks that all ranks' states are equal: first by a hash and then, for the error, by text."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_alike(
 ) -> None:
     """Raise ValueError on every rank unless all of them pass the same lines. Collective.
 
-    said: the error's text: what is wrong, and what to do.
+    said: what the error says is wrong, and what to do.
 
     The error names the first difference between this rank and the lowest rank that differs from it.
     """
@@ -84,7 +84,7 @@ def check_alike(
 
 
 def check_nobody_failed(failure: Exception | None, group: dist.ProcessGroup | None) -> None:
-    """If a rank has failed, raise its error there, and one that names it elsewhere. Collective."""
+    """If a rank has failed, raise its error there, and elsewhere one that names it. Collective."""
     mine = "" if failure is None else str(failure) or type(failure).__name__
     texts = gathered_texts(mine.encode(), group)
     if failure is not None:
@@ -97,7 +97,7 @@ def check_nobody_failed(failure: Exception | None, group: dist.ProcessGroup | No
 
 
 def first_difference(mine: Sequence[Line], theirs: Sequence[Line], whose: str) -> str:
-    """Name the first line that differs, as each side has it."""
+    """Name the first line that differs, with each side's version."""
     pairs = itertools.zip_longest(mine, theirs, fillvalue=("nothing", "more"))
     (what, value), (other_what, other_value) = next(pair for pair in pairs if pair[0] != pair[1])
     if what == other_what:

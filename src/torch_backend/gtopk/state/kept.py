@@ -1,4 +1,4 @@
-"""What a SparseState keeps of its units from one backward to the next. Knows no exchange.
+"""What a SparseState keeps for its units from one backward to the next. Uses no exchange.
 
 These are residuals, momenta and selectors' states, and the choices of "auto" and "adaptive". When
 "adaptive" merges units, all of it moves with the parameters.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Kept:
-    """State of these units, or of those that layers merge them into."""
+    """The state of these units, or of the units that layers merge them into."""
 
     def __init__(self, config: Config, units: tuple[Unit, ...]) -> None:
         """Start with zeros and no choices; allocate nothing yet."""
@@ -46,13 +46,13 @@ class Kept:
         self.adopt(self.layers)
 
     def adopt(self, layers: Sequence[Layer]) -> bool:
-        """Continue with these layers and the units that they form; with none, as at the beginning.
+        """Continue with these layers and their units; without layers, with the original units.
 
-        Return whether the units have changed. Selectors then start afresh, and "auto" chooses
+        Return whether the units have changed. If so, selectors start afresh, and "auto" chooses
         again.
         """
         units = units_of_layers(self.unmerged, layers) if layers else self.unmerged
-        if units is None:  # the layers were made of other units
+        if units is None:  # the layers were made from other units
             units, layers = self.unmerged, []
         self.layers = list(layers)
         if units == self.units:
@@ -65,7 +65,7 @@ class Kept:
         return True
 
     def load(self, saved: Saved, config: Config, *, strict: bool) -> IncompatibleKeys:
-        """Copy what fits these units and this configuration. Adopt the saved layers first."""
+        """Copy what fits these units and this configuration. Call it after adopt()."""
         incompatible = self.residuals.load(saved.residuals, strict=strict)
         self.selector_states.load(saved.selector_states_for(config, self.units))
         self.pinned = Pinned(saved.choices_for(config, self.units))
@@ -99,7 +99,7 @@ class Kept:
 
     def copied(self) -> dict[str, Any]:
         """Return a copy of everything, to be pickled."""
-        # Copy the tensors: a view would be pickled with its whole unit, once for each parameter.
+        # Copy the tensors, because each view would be pickled with its whole unit.
         residuals, momenta = self.residuals.by_parameter(), self.momenta.by_parameter()
         return {
             "units": self.units,
@@ -113,7 +113,7 @@ class Kept:
 
     @classmethod
     def of_copy(cls, config: Config, copied: Mapping[str, Any]) -> Kept:
-        """Make one from the result of copied()."""
+        """Make a Kept from the result of copied()."""
         kept = cls(config, copied["unmerged"])
         kept._begin(copied["units"])
         kept.layers = copied["layers"]

@@ -1,10 +1,10 @@
 """Momentum correction: each rank accumulates its momentum instead of its gradient.
 
-Deep Gradient Compression (Lin et al., arXiv 1712.01887): u <- m u + g, and u, not g, is added to
-the residual that entries are selected from. Where an entry was sent, u is cleared like the
-residual (momentum factor masking). With Nesterov's momentum, g + m u is added. Dense exchanges, of
-small parameters or in a dense phase, average the same values and clear nothing, as the momentum of
-plain SGD does.
+Deep Gradient Compression (Lin et al., arXiv 1712.01887): u <- m u + g, and u instead of g is added
+to the residual from which entries are selected. Where an entry was sent, u is cleared like the
+residual (momentum factor masking). With Nesterov's momentum, g + m u is added. Dense exchanges (of
+small parameters, or in a dense phase) average the same values and clear nothing, like the momentum
+of plain SGD.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Momenta:
-    """One flat tensor per unit, large parameters first; kept twice, as a step may not happen."""
+    """One flat tensor per unit, large parameters first; kept twice: a step may not happen."""
 
     def __init__(self, units: Sequence[Unit], momentum: float, *, nesterov: bool) -> None:
         """Allocate nothing yet. momentum: m, in [0, 1); 0 disables it."""
@@ -62,13 +62,14 @@ class Momenta:
         return coming[: self._units[index].selected_numel]
 
     def keep(self, index: int) -> None:
-        """Keep the next momentum, as the unit's step has happened."""
+        """Make the next momentum current once the unit's step has happened."""
         self._flat[index], self._next[index] = self._next[index], self._flat[index]
 
     def forget(self, name: str, gradient: torch.Tensor) -> float:
         """Remove a gradient that is in the momentum and will arrive again.
 
-        Return the factor with which it was accumulated. Nothing of it is left where it was sent.
+        Return the factor with which it was accumulated. Where it was sent, nothing of it is left in
+        the momentum.
         """
         u = self.by_parameter()[name]
         u.sub_(gradient.to(u.dtype).where(u != 0, 0))
@@ -80,7 +81,7 @@ class Momenta:
         if flat is None:
             unit = self._units[index]
             numel = unit.selected_numel + unit.dense_numel
-            with torch.inference_mode(False):  # the backward writes it
+            with torch.inference_mode(False):  # so that the backward can write it
                 flat = torch.zeros(numel, dtype=ACCUMULATION[unit.dtype], device=unit.device)
             self._flat[index] = flat
         return flat

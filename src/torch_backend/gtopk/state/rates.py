@@ -1,6 +1,6 @@
 """Factors on gradients: learning rates (accumulate="update") and the loss scale.
 
-They are read from the optimizer and the GradScaler. Knows no exchange.
+They are read from the optimizer and the GradScaler. This module uses no exchange.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Rates:
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
     ) -> None:
-        """Find the parameters in the optimizer; raise ValueError for one that it does not have."""
+        """Find the parameters in the optimizer; raise ValueError if it lacks one."""
         if not isinstance(getattr(optimizer, "param_groups", None), list):
             raise ValueError(
                 "gtopk: accumulate='update' reads learning rates from optimizer=, which must be a "
                 f"torch.optim.Optimizer, given {type(optimizer).__name__}"
             )
         self._optimizer = optimizer
-        # Remember groups by number, as an optimizer's load_state_dict() replaces them.
+        # Remember groups by number because an optimizer's load_state_dict() replaces them.
         home = {
             id(each): i
             for i, group in enumerate(optimizer.param_groups)
@@ -60,7 +60,7 @@ class Rates:
         self._group = {name: home[id(each)] for name, each in parameters.items()}
 
     def of(self, names: Iterable[str]) -> dict[str, float]:
-        """Return the current rates; raise ValueError for one with which nothing would move."""
+        """Return the current rates; raise ValueError for a rate that would change nothing."""
         rates = {}
         for name in names:
             number = self._group[name]
@@ -76,7 +76,7 @@ class Rates:
 
 
 class Scaler(Protocol):
-    """The part of torch.amp.GradScaler that is needed here."""
+    """The part of torch.amp.GradScaler that this module needs."""
 
     def get_scale(self) -> float:
         """Return the factor on the loss; 1 if scaling is disabled."""

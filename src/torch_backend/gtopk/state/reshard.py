@@ -1,6 +1,6 @@
 """How FSDP2 cuts parameters into shards, and how saved shards are cut again for this one.
 
-The saved state of an unsharded model is cut likewise. Knows no ranks and no files.
+The saved state of an unsharded model is cut likewise. This module uses no ranks and no files.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _KINDS = ("residuals", "momenta")
 
 @dataclass(frozen=True)
 class Cut:
-    """One shard of a parameter: consecutive rows of dimension `dim`, as many in all but the last.
+    """One shard of a parameter: consecutive rows of dimension `dim`; the last may be shorter.
 
-    In a unit it is flat and padded with zeros to the size of the first shard, the largest.
+    In a unit the shard is flat and padded with zeros to the size of the first shard, the largest.
     """
 
     shape: tuple[int, ...]
@@ -79,11 +79,11 @@ def cut_anew(
     *,
     strict: bool,
 ) -> dict[str, Any]:
-    """Return what a state_dict() of this rank would be.
+    """Return what state_dict() would return on this rank.
 
-    read: returns the state_dict() of a folder, from the replicas that this rank takes over. cuts:
-    those of this rank's parameters, None without shards. Raise ValueError naming the first
-    parameter that does not fit; with strict=False what does not fit is left out.
+    read: returns the state_dict() in a folder, from the replicas that this rank takes over. cuts:
+    the cuts of this rank's parameters; None without shards. Raise ValueError naming the first
+    parameter that does not fit; with strict=False, parameters that do not fit are left out.
     """
     saved = [read(each) for each in folders]
     here, there = _known(layout(units), told(cuts)), _known(saved[0]["units"], saved[0].get("cuts"))
@@ -106,7 +106,7 @@ def cut_anew(
                 whole = Cut(mine.shape, dim, 0, len(saved)).whole(pieces)
             elif pieces:
                 whole = pieces[0]
-            elif kind == "residuals":  # it was too small for a residual there: nothing waits
+            elif kind == "residuals":  # it was too small for a residual when saved
                 whole = torch.zeros(mine.shape, dtype=mine.dtype, device="cpu")
             else:
                 continue

@@ -1,4 +1,4 @@
-"""What a rank keeps of its selections: residuals, and the selector's state. Knows no exchange."""
+"""What a rank keeps of its selections: residuals and selector states. Uses no exchange."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Residuals:
         if flat is None:
             unit = self._units[index]
             dtype = ACCUMULATION[unit.dtype]
-            with torch.inference_mode(False):  # the backward writes it
+            with torch.inference_mode(False):  # so that the backward can write it
                 flat = torch.zeros(unit.selected_numel, dtype=dtype, device=unit.device)
             self._flat[index] = flat
         return flat
@@ -77,7 +77,7 @@ class Residuals:
     def load(self, saved: Mapping[str, torch.Tensor], *, strict: bool) -> IncompatibleKeys:
         """Copy the residuals whose name, shape and type match.
 
-        strict: raise ValueError, and copy none, unless all of both sides match.
+        strict: raise ValueError, and copy none, unless both sides match completely.
         """
         mine = self.by_parameter()
         fit = _fitting(mine, saved)
@@ -145,7 +145,7 @@ class SelectorStates:
         return [state.clone() for state in self._states]
 
     def load(self, saved: Sequence[torch.Tensor]) -> None:
-        """Copy these states, one for each unit; if there are none, start afresh."""
+        """Copy these states, one per unit; if there are none, start afresh."""
         with torch.no_grad():
             for i, state in enumerate(self._states):
                 if saved:

@@ -1,4 +1,4 @@
-"""A saved state as plain values: validated when read. kept.py writes them."""
+"""A saved state as plain values, which are validated when read. kept.py writes them."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def check_parameters(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]]) -
 def place(
     group: dist.ProcessGroup | None, shard: tuple[int, int] | None = None
 ) -> dict[str, int] | None:
-    """Return rank and number of ranks, if known, and those of the shard, if there are shards."""
+    """Return the rank and number of ranks, if known, and the same for shards, if any."""
     if has_ranks_that_change(group):
         found = {"rank": group.rank(), "ranks": group.size()}
     elif not dist.is_available() or not dist.is_initialized():

@@ -1,6 +1,6 @@
-"""What one selection covers: splits parameters into units. Pure; knows no tensors, no ranks.
+"""Splits parameters into units; one selection covers a unit. Uses no tensors or ranks.
 
-Units do not follow DDP's buckets, whose layout in the first step differs from later ones.
+Units do not follow DDP's buckets, because the buckets' layout changes after the first step.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
     import torch
 
-# A size in bytes; or one unit per parameter (layer-wise: LAGS, Shi et al., arXiv 1911.08727); or
-# one unit in all (the gTop-k paper, arXiv 1901.04359: one selection, no overlap with the backward).
+# This is a size in bytes; or one unit per parameter (layer-wise: LAGS, Shi et al., arXiv
+# 1911.08727); or one unit for the model (the gTop-k paper, arXiv 1901.04359: one selection, which
+# does not overlap the backward).
 UnitSize = int | Literal["parameter", "model"]
 
-DEFAULT_UNIT = 25 * 2**20  # as DDP's buckets
+DEFAULT_UNIT = 25 * 2**20  # like DDP's buckets
 LEAST_DEFAULT_UNIT = 2**20
 
 
@@ -40,12 +41,12 @@ class Parameter:
 
     @property
     def numel(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its gradient."""
+        """The bytes of its gradient."""
         return self.numel * self.dtype.itemsize
 
 
@@ -64,17 +65,17 @@ class Unit:
 
     @property
     def device(self) -> torch.device | str:
-        """Where its gradients are."""
+        """The device of its gradients."""
         return (*self.large, *self.small)[0].device or "cpu"
 
     @property
     def selected_numel(self) -> int:
-        """d, the elements that the selection covers."""
+        """The number d of elements that the selection covers."""
         return sum(parameter.numel for parameter in self.large)
 
     @property
     def dense_numel(self) -> int:
-        """Elements of the dense all-reduce."""
+        """The number of elements of the dense all-reduce."""
         return sum(parameter.numel for parameter in self.small)
 
     @property
@@ -96,7 +97,7 @@ class _Open:
         if unit == "model":
             return True
         if unit == "parameter":
-            # Small parameters have no selection: they join the next large one.
+            # Small parameters have no selection, so they join the next large one.
             return not self.large
         return self.nbytes == 0 or self.nbytes + parameter.nbytes <= unit
 
@@ -110,7 +111,7 @@ class _Open:
 
 
 def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    """Return a Parameter's order. Dimensions of size 1 do not count."""
+    """Return a Parameter's order. Dimensions of size 1 are ignored."""
     usual = sorted(range(len(shape)), key=lambda i: shape[i] > 1)
     order = sorted(usual, key=lambda i: -strides[i] if shape[i] > 1 else -math.inf)
     return None if order == usual else tuple(order)
@@ -132,9 +133,9 @@ def check_unit(unit: object) -> UnitSize:
 def default_unit(parameters: Iterable[Parameter], *, sends_all: bool) -> int:
     """Return the size of a unit, in bytes, if none was given.
 
-    Where all elements are sent, units decide nothing but when an exchange can start: there are at
-    least eight, unless they would be tiny, so that most of the backward hides an exchange. Where
-    some are selected, units also decide which, and do not depend on the model's size.
+    If all elements are sent, units only decide when an exchange can start. There are then at least
+    eight, unless they would be tiny, so that most of the backward overlaps an exchange. If elements
+    are selected, units also affect which ones, so their size does not depend on the model's.
     """
     if not sends_all:
         return DEFAULT_UNIT
@@ -145,11 +146,11 @@ def default_unit(parameters: Iterable[Parameter], *, sends_all: bool) -> int:
 def units_of(parameters: Iterable[Parameter], unit: UnitSize, min_numel: int) -> tuple[Unit, ...]:
     """Split `parameters`, in registration order, into units.
 
-    Consecutive parameters of one type and device are put together in reverse order, as their
-    gradients arrive in a backward, up to `unit` bytes; a larger parameter is a unit of its own.
-    With "parameter", each parameter of at least `min_numel` elements closes a unit. Dense
-    parameters and those of fewer than `min_numel` elements are small: see Unit. Units are in the
-    order of their first parameters.
+    Consecutive parameters of one type and device are put together in reverse order, the order in
+    which their gradients arrive, up to `unit` bytes; a larger parameter is a unit of its own. With
+    "parameter", each parameter of at least `min_numel` elements closes a unit. Dense parameters and
+    parameters of fewer than `min_numel` elements are small: see Unit. Units are in the order of
+    their first parameters.
     """
     filling: dict[tuple[torch.dtype, torch.device | None], _Open] = {}
     units: list[_Open] = []

@@ -117,22 +117,22 @@ def advise(
 ) -> Advice:
     """Predict how long a step would take with each way to exchange the gradients.
 
-    ``print(gtopk.advise(ddp, step_seconds=…))``, once and before training.
+    Call it once before training: ``print(gtopk.advise(ddp, step_seconds=…))``.
 
-    Collective: every rank calls it, with models of the same parameters. It measures the job's links
-    if that has not been done, like gtopk.plan. Predictions are for all gradients at once: DDP sends
-    them in buckets, some of them during the backward.
+    Collective: every rank calls it, with a model of the same parameters. Like gtopk.plan, it
+    measures the job's links if they have not been measured yet. Predictions are for all gradients
+    at once: DDP sends them in buckets, some of them during the backward.
 
     Args:
         model: a DDP, or the module that it will wrap.
-        step_seconds: how long a step takes without any exchange: under ``ddp.no_sync()``, on the
+        step_seconds: how long a step takes without any exchange (under ``ddp.no_sync()``) on the
             slowest rank. None omits the step times.
-        group: a process group of backend gtopk; None is the model's, if it is a DDP, or else the
-            default group.
+        group: a process group of backend gtopk; None means the model's group if it is a DDP, or
+            else the default group.
 
     Returns:
-        The advice; print it, or use its rows. The losses are those of small nets of this kind in
-        docs/tuning.md; yours may differ.
+        The advice; print it, or use its rows. The losses were measured on small nets of this kind
+        (docs/tuning.md); yours may differ.
 
     Raises:
         ValueError: an invalid argument, parameters that cannot be exchanged, or ranks with
@@ -151,7 +151,7 @@ def advise(
     for each in trained_parameters(module).values():
         real = as_real(each)
         sizes[real.dtype] = sizes.get(real.dtype, 0) + real.numel()
-    # Sort, as dictionaries keep the order of parameters, in which ranks' models may differ.
+    # Sort because dictionaries keep the order of parameters, which may differ between ranks.
     sizes = dict(sorted(sizes.items(), key=str))
     said = [(f"elements of {dtype} are", str(size)) for dtype, size in sizes.items()]
     check_alike(said, group, _ALIKE)

@@ -1,9 +1,9 @@
 """gtopk.save and gtopk.load: all ranks' states in one folder, by torch.distributed.checkpoint.
 
 Each rank writes its own tensors; what all ranks share is written once, as JSON. If P' ranks load
-what P ranks saved, the residuals and momenta of rank r go to rank r mod P'. What other shards saved
-is reassembled and cut again (reshard.py). folders.py decides which version in the folder counts;
-the first rank of the first shard asks it on behalf of all.
+what P ranks saved, the residuals and momenta of rank r go to rank r mod P'. State saved by other
+shards is reassembled and cut again (reshard.py). folders.py decides which version in the folder is
+current; the first rank of the first shard asks it on behalf of all.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def save(
 
     Saving into a folder again replaces the checkpoint in it only after the new one is complete. If
     a rank is killed or fails before that, the folder still holds the former state; gtopk.load
-    always gets one of the two whole. The next save that ends removes the remains of interrupted
-    ones. Other files in the folder stay.
+    always gets one of the two states completely. The next save that succeeds removes the remains of
+    interrupted saves. Other files in the folder are kept.
 
     The states are a checkpoint of ``torch.distributed.checkpoint`` in ``path/version-N``, and the
     file ``path/CURRENT`` names that folder. All ranks must share a file system: the first rank
@@ -51,24 +51,24 @@ def save(
     others may load from it meanwhile. Do not call it during a backward.
 
     For an OuterOptimizer the folder has all that a replica needs to resume, including its model and
-    its inner optimizer's state, which differ between replicas. If a replica is several ranks, call
-    it on one rank of each replica, those of one group; on all ranks if they hold shards.
+    its inner optimizer's state, which differ between replicas. If a replica has several ranks, call
+    it on one rank of each replica, all in one group; if they hold shards, call it on all ranks.
 
     Args:
         state: the state, or an OuterOptimizer. A SparseState's group must be a process group of
             torch.distributed; the members of a ReplicaGroup must have ended an exchange since it
             was configured.
         path: the folder, the same on all ranks; created if it does not exist.
-        overwrite: False refuses a folder that holds a checkpoint.
+        overwrite: False raises an error if the folder holds a checkpoint.
 
     Raises:
         ValueError: the ranks' states or paths differ.
         FileExistsError: the folder holds a checkpoint, and overwrite is False.
-        FileNotFoundError: a rank does not see the files of another one, as they do not share a
+        FileNotFoundError: a rank does not see the files of another one because they do not share a
             file system.
         NotImplementedError: a SparseState's group is a ReplicaGroup; save each state_dict()
             instead.
-        RuntimeError: a file could not be written, another rank failed, whose error is named, or
+        RuntimeError: a file could not be written; another rank failed (the text has its error); or
             members of a ReplicaGroup may have other shared parameters. No rank has saved then.
     """
     path = os.fspath(path)
@@ -91,12 +91,12 @@ def load(
     On the same number of ranks the run continues bit for bit, as with ``state.load_state_dict``;
     `strict`, configuration and errors follow the same rules. If P ranks saved and P' ranks load,
     rank r' takes the sum of the residuals of the saved ranks r', r' + P', ..., added in this order,
-    and likewise of their momenta. The sums over all ranks are then those that were saved, up to
+    and the sum of their momenta likewise. The sums over all ranks are then the saved ones, up to
     rounding; if there are more ranks than before, the additional ones start with zeros. The
     selector's state and the choices of "auto" and "adaptive" then start afresh.
 
     Under FSDP each rank takes its shard. If the checkpoint has other shards or none (as under DDP),
-    or the model has none, a rank reads all shards and takes its part. In all these cases "ranks"
+    or the model has none, each rank reads all shards and takes its part. In all these cases "ranks"
     above means replicas, and the sums of residuals over the replicas are kept.
 
     The replicas of an OuterOptimizer load their model and their inner optimizer's state as well. If
@@ -105,19 +105,19 @@ def load(
     last round of replicas that no longer exist are lost.
 
     Args:
-        state: what to load into; its configuration stays as it is.
+        state: the state to load into; its configuration is unchanged.
         path: the folder that gtopk.save wrote, readable on all ranks.
         strict: see ``state.load_state_dict``; loading an OuterOptimizer is always strict.
 
     Returns:
-        ``(missing_keys, unexpected_keys)``, as ``state.load_state_dict``.
+        ``(missing_keys, unexpected_keys)``, as ``state.load_state_dict`` returns them.
 
     Raises:
-        ValueError: not a checkpoint of a SparseState, or one of other parameters.
+        ValueError: not a checkpoint of a SparseState, or a checkpoint of other parameters.
         FileNotFoundError: there is no checkpoint, or an unfinished one.
-        RuntimeError: a file of it is damaged or missing, or another rank could not read it, whose
-            error is named: then no rank has loaded it. Or another rank alone could not load what it
-            had read.
+        RuntimeError: a file is damaged or missing, or another rank could not read it (the text has
+            its error); no rank has loaded the checkpoint then. Or a rank could not load what it had
+            read; only that rank has not loaded it.
     """
     path = os.fspath(path)
     if isinstance(state, OuterOptimizer):
@@ -199,7 +199,7 @@ def _check_seen(root: str, state: SparseState, votes: Votes) -> None:
 
 
 def _lost(folder: str) -> list[str]:
-    """Return the paths of those files of a checkpoint that are missing."""
+    """Return the paths of a checkpoint's files that are missing."""
     files = {each.relative_path for each in _metadata(folder).storage_data.values()}
     paths = [os.path.join(folder, each) for each in sorted(files)]
     return [each for each in paths if not os.path.exists(each)]
@@ -233,7 +233,7 @@ def _tensors_of(state: SparseState, where: Mapping[str, int]) -> dict[str, torch
 
 
 def _found(state: SparseState, root: str, *, strict: bool) -> dict[str, Any]:
-    """Return what a state_dict() of this rank would be, from its own shard or from others."""
+    """Return what state_dict() would return on this rank, from its own shard or from others."""
     if outer_checkpoint.is_in(root):
         raise ValueError(
             f"gtopk: {root} is an OuterOptimizer's checkpoint: pass gtopk.load the OuterOptimizer, "
@@ -262,7 +262,7 @@ def _place(state: SparseState) -> Mapping[str, int]:
 def _read(
     path: str | os.PathLike[str], known: Mapping[str, int] | None, where: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return what a state_dict() of this rank would be. known: its "place"."""
+    """Return what state_dict() would return on this rank. known: its "place"."""
     metadata = _metadata(path)
     shared = _read_shared(path, metadata)
     ranks = shared.pop("ranks")
@@ -277,7 +277,7 @@ def _read(
         return saved
     del saved["auto"]
     saved.pop("adaptive", None)
-    if where["rank"] >= ranks:  # this rank takes over none of theirs
+    if where["rank"] >= ranks:  # this rank takes over no saved rank
         for kind in _TENSORS:
             saved[kind] = _tensors(path, metadata, 0, kind)
             for tensor in saved[kind].values():
@@ -317,7 +317,7 @@ def _read_shared(path: str | os.PathLike[str], metadata: Metadata) -> dict[str, 
 def _tensors(
     path: str | os.PathLike[str], metadata: Metadata, rank: int, kind: str
 ) -> dict[str, torch.Tensor]:
-    """Return a saved rank's tensors, by their names there."""
+    """Return a saved rank's tensors, by the names under which they were saved."""
     begin = _key(rank, kind, "")
     names = [key for key in metadata.state_dict_metadata if key.startswith(begin)]
     return {key[len(begin) :]: each for key, each in _load(path, metadata, names).items()}
@@ -326,7 +326,7 @@ def _tensors(
 def _load(
     path: str | os.PathLike[str], metadata: Metadata, keys: list[str]
 ) -> dict[str, torch.Tensor]:
-    """Read those of these tensors that exist. Local, as other ranks read other tensors."""
+    """Read the tensors among these that exist. Local, because each rank reads other tensors."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -352,7 +352,7 @@ def _load(
 
 
 def _why(error: CheckpointException, whose: Callable[[int], str]) -> str:
-    """Return the errors by rank. The exception is not an Exception, and its text is longer."""
+    """Return the errors by rank. CheckpointException is no Exception, and its text is longer."""
     # str() names a file, but repr() does not.
     return "; ".join(
         f"{whose(rank)}{type(each).__name__}: {each}" for rank, (each, _) in error.failures.items()

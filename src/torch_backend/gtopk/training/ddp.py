@@ -19,16 +19,16 @@ from gtopk.training.sparse_state import SparseState
 def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Exchange a bucket's gradients sparsely, overlapping the backward.
 
-    ``gtopk.attach(ddp, density=…)`` makes the state and registers this hook. By hand, call
-    ``ddp.register_comm_hook(state, gtopk.sparse_hook)``. The first backward compares the ranks'
-    states.
+    ``gtopk.attach(ddp, density=…)`` makes the state and registers this hook. To register it
+    yourself, call ``ddp.register_comm_hook(state, gtopk.sparse_hook)``. The first backward compares
+    the ranks' states.
 
     Args:
-        state: a SparseState of the parameters of the model that DDP wraps.
-        bucket: DDP's bucket: this rank's gradients, not divided by the number of ranks.
+        state: a SparseState for the parameters of the model that DDP wraps.
+        bucket: DDP's bucket, which holds this rank's gradients, not divided by the number of ranks.
 
     Returns:
-        A future of the bucket's buffer, averaged over the ranks. If the exchange fails, the error
+        A future for the bucket's buffer, averaged over the ranks. If the exchange fails, the error
         is the future's exception, which DDP raises from ``backward()``.
 
     Raises:
@@ -59,7 +59,7 @@ def attach(
 ) -> SparseState:
     """Exchange the gradients of `ddp` sparsely from now on.
 
-    ``state = gtopk.attach(DistributedDataParallel(model), density=0.001)``
+    For example: ``state = gtopk.attach(DistributedDataParallel(model), density=0.001)``.
 
     Args:
         ddp: the DDP, or what torch.compile returned for it; the state takes over its parameters and
@@ -68,8 +68,8 @@ def attach(
         arguments: the other arguments of SparseState, except the parameters and the group.
 
     Sparse COO gradients, for example of ``nn.Embedding(sparse=True)``, are averaged exactly, and
-    their parameters are not part of the state. They count for `clip_norm` (with clip="unit" each is
-    a unit). With `scaler` they become NaN if a unit is not finite, and vice versa.
+    their parameters are not part of the state. They count towards `clip_norm` (with clip="unit",
+    each is a unit). With `scaler`, they become NaN if a unit is not finite, and vice versa.
 
     Returns:
         The state. It holds the residuals, which belong in a checkpoint, and the density, which can

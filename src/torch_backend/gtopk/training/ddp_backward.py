@@ -1,4 +1,4 @@
-"""Gradients in DDP's buckets, each of which waits for its units.
+"""Takes gradients from DDP's buckets; each bucket waits for the units that it contains.
 
 DDP knows nothing of units, so this module detects results that it drops, and aborted backwards.
 """
@@ -53,17 +53,17 @@ class BucketSource(Source):
         self._parameters = dict(parameters)  # held so that their ids stay valid
         self._ddps: list[weakref.ref[DistributedDataParallel]] = []
         self._may_drop = True
-        self._exact_seen = 0  # in this backward
+        self._exact_seen = 0  # sparse COO gradients in this backward
         self.backward = Backward(state, self, units)
 
     def serve(self, ddp: DistributedDataParallel) -> None:
-        """Note that the hook of this DDP has the state, so that it need not be searched for."""
+        """Record that the hook of this DDP has the state, which saves searching for the DDP."""
         self._ddps = [weakref.ref(ddp)]
 
     def arranged(self, slots: Mapping[str, ParameterSlot]) -> None:
         """See Source."""
         self._slots = {id(p): slots[name] for name, p in self._parameters.items()}
-        self._layouts: dict[tuple[int, ...], Layout] = {}  # by the ids of a bucket's parameters
+        self._layouts: dict[tuple[int, ...], Layout] = {}  # key: ids of a bucket's parameters
 
     def arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take the gradients of a bucket; start every unit that they complete.
@@ -105,7 +105,7 @@ class BucketSource(Source):
                 "or leave the parameter out of the state"
             )
         self._exact_seen += 1
-        if self._exact_seen > self.backward.exact_parts:  # from a DDP that was not found
+        if self._exact_seen > self.backward.exact_parts:  # it came from a DDP that was not found
             raise ValueError(
                 f"gtopk: DDP reduces {self._exact_seen} sparse COO gradients, but only "
                 f"{self.backward.exact_parts} of its modules have sparse=True: set it on all "
@@ -114,7 +114,7 @@ class BucketSource(Source):
         return self.backward.take_exact(gradient).future
 
     def _layout(self, bucket: dist.GradBucket) -> Layout:
-        """Check the bucket; return which units' gradients it holds, and where."""
+        """Check the bucket; return its layout: which units' gradients it holds, and where."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
         ids = tuple(map(id, parameters))
         layout = self._layouts.get(ids)
@@ -147,7 +147,7 @@ class BucketSource(Source):
         return layout_of(self._slots[id(each)] for each in parameters)
 
     def _find_ddp(self, bucket: dist.GradBucket) -> None:
-        # Another DDP has replaced one that no longer exists.
+        # If one is gone, another DDP has replaced it.
         gone = any(each() is None for each in self._ddps)
         if gone or not self.backward.compared:
             ddps = [ddp for each in self._ddps if (ddp := each()) is not None]
@@ -185,7 +185,7 @@ class BucketSource(Source):
 
     @untraced
     def _finish(self) -> None:
-        """Close the backward, which has succeeded; DDP has written its gradients."""
+        """Close a backward that has succeeded; DDP has written its gradients."""
         self.backward.close()
 
     def results_to(self, exchange: Exchange) -> None:
@@ -201,8 +201,8 @@ class BucketSource(Source):
     def _undo(self, exchange: Exchange, name: str, kept: torch.Tensor | None) -> None:
         """Undo a delivery that reached no .grad, in the sum over ranks.
 
-        What was delivered goes to the first rank's residual. kept: the .grad that took part on this
-        rank and stays for another backward; it is subtracted from this rank's residual.
+        The delivered result goes to the first rank's residual. kept: the .grad that took part on
+        this rank and stays for another backward; it is subtracted from this rank's residual.
         """
         with torch.no_grad():
             if kept is not None:

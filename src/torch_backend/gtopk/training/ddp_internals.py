@@ -1,4 +1,4 @@
-"""What DistributedDataParallel does without telling its hook, much of it private in torch.
+"""Finds out what DistributedDataParallel does not tell its hook; much of it is private in torch.
 
 A hook gets buckets, but does not learn who calls it. With find_unused_parameters, DDP does not
 write the .grad of a parameter that no rank used, whatever the hook returned. A copy has no hook.
@@ -30,7 +30,7 @@ _known: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 def note_ddp(ddp: DistributedDataParallel) -> None:
     """Let ddps_around() find the DDP even after gc.freeze(), and make copies of it warn.
 
-    gc.freeze() hides it from the collector. Idempotent.
+    gc.freeze() hides objects from the collector. Idempotent.
     """
     _known.add(ddp)
     for key, hook in list(ddp._forward_pre_hooks.items()):
@@ -47,11 +47,11 @@ class CopyNotice:
     """
 
     def __init__(self, is_copied: bool = False) -> None:
-        """is_copied: whether it came with a copy."""
+        """Watch a DDP. is_copied: whether this notice came with a copy."""
         self._is_copied = is_copied
 
     def __reduce__(self) -> tuple[type[CopyNotice], tuple[bool]]:
-        """Mark it as copied when it is copied or pickled."""
+        """Mark the notice as copied when it is copied or pickled."""
         return CopyNotice, (True,)
 
     def __call__(self, ddp: DistributedDataParallel, inputs: object) -> None:
@@ -85,16 +85,16 @@ def _warn_at_gradient(ddp: DistributedDataParallel) -> None:
 
 
 def hook_of(ddp: DistributedDataParallel) -> str:
-    """Return the name of the hook that DDP's reducer has, or "". Never call it in a backward.
+    """Return the name of the hook in DDP's reducer, or "". Never call it in a backward.
 
-    DDP's _comm_hooks does not tell: copies take it along, and built-in hooks are not in it. This
+    DDP's _comm_hooks is no help: copies have it too, and built-in hooks are not in it. This
     function takes the reducer's lock, which the reducer holds while it calls a hook.
     """
     return str(ddp._get_ddp_logging_data().get("comm_hook", ""))
 
 
 def ddps_around(state: object, parameter: torch.Tensor) -> list[DistributedDataParallel]:
-    """Find the DDPs whose hook has `state`; if there are none, those that reduce `parameter`.
+    """Find the DDPs whose hook has `state`; if there are none, DDPs that reduce `parameter`.
 
     This looks at every object of the process and takes tens of milliseconds, so call it once.
     """
@@ -158,7 +158,7 @@ def check_join(ddp: DistributedDataParallel) -> None:
 
 
 def check_free(ddp: DistributedDataParallel) -> None:
-    """Raise RuntimeError if DDP already has a hook, as it accepts only one, once."""
+    """Raise RuntimeError if DDP already has a hook; it accepts only one in its lifetime."""
     hook = hook_of(ddp)
     if hook == "sparse_hook":
         raise RuntimeError(
@@ -171,11 +171,11 @@ def check_free(ddp: DistributedDataParallel) -> None:
             f"gtopk: this DDP already has a communication hook, {hook}{fused}, and takes only one: "
             "make the DDP without it"
         )
-    ddp._comm_hooks = []  # a copy has the original's
+    ddp._comm_hooks = []  # a copy shares the original's list
 
 
 def why_cast(ddps: Sequence[DistributedDataParallel]) -> str:
-    """Explain why gradients have another type than their parameters."""
+    """Explain why gradients have a type other than their parameters'."""
     hooks = [hook.__qualname__ for each in ddps for hook, _ in each._comm_hooks[-1:]]
     wrappers = [hook for hook in hooks if hook != "sparse_hook"]
     if wrappers:
@@ -194,7 +194,7 @@ def may_drop(ddps: Sequence[DistributedDataParallel]) -> bool:
 def with_sparse_gradients(module: nn.Module) -> set[int]:
     """Return the ids of parameters whose gradients DDP expects to be sparse COO.
 
-    The first module that has a parameter decides.
+    If several modules share a parameter, the first one decides.
     """
     sparse: dict[int, bool] = {}
     for each in module.modules():
@@ -213,15 +213,15 @@ def sparse_gradients(ddp: DistributedDataParallel) -> int:
 
 
 def version(parameter: torch.Tensor) -> int | None:
-    """Return how often .grad has been written so far; None if there is no .grad."""
+    """Return how often .grad has been written; None if there is no .grad."""
     return None if parameter.grad is None else parameter.grad._version
 
 
 def has_dropped(parameter: torch.Tensor, before: int | None, bucket: torch.Tensor) -> bool:
     """Return whether DDP did not write .grad in a finished backward.
 
-    before: the version when the gradient arrived. bucket: its place in DDP's bucket. With
-    gradient_as_bucket_view, .grad may be a view of it: then it holds what the hook returned.
+    before: the version when the gradient arrived. bucket: the gradient's part of DDP's bucket. With
+    gradient_as_bucket_view, .grad may be a view of it, and then holds what the hook returned.
     """
     gradient = parameter.grad
     if gradient is None:

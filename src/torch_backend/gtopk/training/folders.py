@@ -1,11 +1,12 @@
-"""The folder of gtopk.save: its versions, and which of them counts.
+"""The folder of gtopk.save: its versions, and which of them is current.
 
 Each save writes a folder version-N beside the previous version. Renaming a file CURRENT, which
-contains the name, over the old one makes the new version count: a reader sees the old state or the
-new one, whole. The old version is removed last, together with the remains of interrupted saves.
-Earlier versions of gtopk wrote straight into the folder; that counts if there is no CURRENT.
+contains the name, over the old one makes the new version current, so a reader sees either the old
+state or the new one, completely. The old version is removed last, together with the remains of
+interrupted saves. Earlier versions of gtopk wrote straight into the folder; that checkpoint is
+current if there is no CURRENT.
 
-This module knows files and their names, but not what is in a checkpoint.
+This module deals with files and their names, but not with the contents of a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _DATA = re.compile(r"__\d+_\d+\.distcp")
 
 
 def folder_of(path: str, shard: tuple[int, int] | None) -> str:
-    """Return the folder of a shard's checkpoint, or that of a model without shards."""
+    """Return the folder of a shard's checkpoint, or of a model without shards."""
     return path if shard is None else os.path.join(path, f"shard-{shard[0]}-of-{shard[1]}")
 
 
 def is_checkpoint(folder: str) -> bool:
-    """Return whether the folder has a complete checkpoint, of one shard or an unsharded model."""
+    """Return whether the folder has a complete checkpoint of one shard or an unsharded model."""
     return os.path.exists(os.path.join(folder, ".metadata"))
 
 
@@ -68,7 +69,7 @@ def flat_folders(path: str) -> list[str]:
 def begin(path: str, *, overwrite: bool) -> str:
     """Make the folder of a new version in `path`; return its name.
 
-    Raises FileExistsError if there is a checkpoint, unless it may be overwritten.
+    Raises FileExistsError if there is a checkpoint and overwrite is False.
     """
     os.makedirs(path, exist_ok=True)
     if not overwrite and (
@@ -86,7 +87,7 @@ def begin(path: str, *, overwrite: bool) -> str:
 
 
 def commit(path: str, version: str) -> None:
-    """Make the version count once its folders are on disk; DCP has synchronised its files."""
+    """Make the version current once its folders are on disk; DCP has synchronised its files."""
     folder = os.path.join(path, version)
     for each in flat_folders(folder):
         _synchronise(each)
@@ -100,17 +101,17 @@ def commit(path: str, version: str) -> None:
 
 
 def discard(path: str, version: str) -> None:
-    """Remove a version that could not be written, unless it counts nevertheless."""
+    """Remove a version that could not be written, unless it is current nevertheless."""
     with contextlib.suppress(OSError, ValueError):
         if _named(path) != version:
             shutil.rmtree(os.path.join(path, version), ignore_errors=True)
 
 
 def remove_others(path: str, version: str, is_ours: Callable[[str], bool]) -> None:
-    """Remove all versions but this one, and what earlier versions of gtopk wrote into the folder.
+    """Remove all other versions, and files that earlier versions of gtopk wrote into the folder.
 
-    is_ours: whether gtopk.save wrote the checkpoint in a folder. Everything else stays.
-    Warns about what cannot be removed.
+    is_ours: returns whether gtopk.save wrote the checkpoint in a folder. All other files stay.
+    Warns about files that cannot be removed.
     """
     others = [os.path.join(path, f"version-{number}") for number in _versions(path)]
     others.remove(os.path.join(path, version))
@@ -118,8 +119,8 @@ def remove_others(path: str, version: str, is_ours: Callable[[str], bool]) -> No
         shutil.rmtree(folder, ignore_errors=True)
     for folder in reversed(flat_folders(path)):
         if is_checkpoint(folder) and is_ours(folder):
-            # Remove .metadata last: without it the next save could not tell whose files the others
-            # are.
+            # Remove .metadata last: without it, the next save could not tell who wrote the other
+            # files.
             for name in (*filter(_DATA.fullmatch, _names(folder)), ".metadata"):
                 with contextlib.suppress(OSError):
                     os.remove(os.path.join(folder, name))
@@ -131,7 +132,8 @@ def remove_others(path: str, version: str, is_ours: Callable[[str], bool]) -> No
                     os.rmdir(folder)
     left = [each for each in others if os.path.exists(each)]
     if left:
-        # If warnings are errors, stay silent: the checkpoint is complete, and only this rank warns.
+        # If warnings are errors, stay silent because the checkpoint is complete, and only this rank
+        # warns.
         with contextlib.suppress(Warning):
             warnings.warn(
                 f"gtopk: earlier saves could not be removed: {', '.join(left)}",
@@ -140,7 +142,7 @@ def remove_others(path: str, version: str, is_ours: Callable[[str], bool]) -> No
 
 
 def current(path: str) -> str:
-    """Return the name of the version that counts; "" for a checkpoint in `path` itself.
+    """Return the name of the current version; "" for a checkpoint in `path` itself.
 
     Raises FileNotFoundError, saying what is missing; ValueError if CURRENT names no version.
     """

@@ -1,4 +1,4 @@
-"""Where frameworks keep the DDP that they made. Classes are known by name; none is imported."""
+"""Finds the DDP inside a framework's object. Classes are compared by name; none is imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRAINER = (
     "the Trainer's is trainer.model_wrapped once train() has begun: call gtopk.attach in "
     "on_train_begin of a TrainerCallback"
 )
-# The keys are top-level package and class.
+# Keys consist of the top-level package and the class.
 _PLACES = {
     "transformers.Trainer": _TRAINER,
     # TrainerCallback gets this as `model`.
@@ -44,7 +44,7 @@ _PLACES = {
 
 
 def ddp_of(given: object) -> DistributedDataParallel:
-    """Return the DDP, without torch.compile's wrapper; else raise ValueError saying where it is."""
+    """Return the DDP without torch.compile's wrapper, or raise ValueError saying where it is."""
     ddp = uncompiled(given)
     if isinstance(ddp, DistributedDataParallel):
         return ddp

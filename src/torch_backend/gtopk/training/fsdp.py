@@ -1,7 +1,7 @@
 """gtopk.fsdp_hook: FSDP2 shards inside a fast group, with a sparse exchange between replicas.
 
-A unit is what one FSDP module reduces at once: this rank's shards of its parameters, one after the
-other, each padded with zeros to the size of the largest shard.
+A unit consists of what one FSDP module reduces at once: this rank's shards of its parameters, one
+after the other, each padded with zeros to the size of the largest shard.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def fsdp_hook(
 
     Call ``fully_shard(model, mesh=mesh["shard"])`` with a one-dimensional mesh, then
     ``state = gtopk.fsdp_hook(model, mesh["replicate"], density=0.01)``. FSDP averages densely over
-    the shard group; this averages each rank's shard over the replicas. The call broadcasts the
+    the shard group; the hook averages each rank's shard over the replicas. The call broadcasts the
     first replica's parameters and buffers to the others. Collective over the replicas.
 
     Each module passed to fully_shard is a unit, so there is no `unit` argument. Exchanges overlap
-    the backward and end with it, unless hooks of the parameter get a result at once. A module that
-    no replica uses in a backward is skipped; one that only some use is an error, unless
-    find_unused_modules is set. If only some of a module's parameters get a gradient, the others
-    count as zeros, on this replica only, and their ``.grad`` has the result afterwards.
+    the backward and end with it, unless hooks of a parameter need a result at once. A module that
+    no replica uses in a backward is skipped. If only some replicas use a module, that is an error
+    unless find_unused_modules is set. If only some of a module's parameters get a gradient, the
+    others count as zeros, on this replica only, and their ``.grad`` has the result afterwards.
 
     The switches of FSDP's modules mean what they do under its own replication (HSDP). With
     ``set_requires_all_reduce(False)``, gradients are only reduced over the shards, and add up until
@@ -63,42 +63,43 @@ def fsdp_hook(
     ``set_gradient_divide_factor(f)``, a gradient is the sum over all ranks, divided by f.
 
     Under tensor parallelism (parallelize_module applied before fully_shard) each rank exchanges its
-    own shards with those of the other replicas. Parameters that are whole on all of its ranks, such
-    as a norm's weight, are averaged densely, as selections might differ.
+    own shards with the same shards of the other replicas. Parameters that are whole on all of its
+    ranks, such as a norm's weight, are averaged densely, because selections might differ.
 
     Args:
         model: the root that was passed to fully_shard.
-        replicate_group: the ranks that hold the same shard as this one, of backend gtopk; or a
-            one-dimensional mesh.
+        replicate_group: the ranks that hold the same shard as this one, as a process group of
+            backend gtopk or a one-dimensional mesh.
         density: see SparseState.
-        find_unused_modules: replicas may use different modules. A module that a replica does not
-            use counts as zeros there, and its ``.grad`` is still the result. Replicas start
-            exchanges in the order of the first backward, in which nothing overlaps; if a module is
-            missing, later ones wait for the end of the backward. This takes one small all-reduce
-            per backward. If a replica uses no module at all, the others still time out.
-        arguments: the other arguments of SparseState, except unit and group, with replicas instead
-            of ranks. clip_norm: a replica's gradient, the mean over its shards, is clipped to
-            c / sqrt(replicas), by the norm over all shards; what several ranks of a replica hold
-            (tensor parallelism) counts once. scaler: if one unit is not finite, on any rank of any
-            shard, no unit happens; values whose sum over the replicas might overflow count as not
-            finite. Both take an all-reduce of one number over the shards per backward (with
-            clip="unit" per unit), and scaler another one over the replicas.
+        find_unused_modules: whether replicas may use different modules. A module that a replica
+            does not use counts as zeros there, and its ``.grad`` is still the result. Replicas
+            start exchanges in the order of the first backward, in which nothing overlaps; if a
+            module is missing, later modules wait for the end of the backward. The option costs one
+            small all-reduce per backward. If a replica uses no module at all, the others still time
+            out.
+        arguments: the other arguments of SparseState, except unit and group, where "ranks" means
+            replicas. clip_norm: a replica's gradient, the mean over its shards, is clipped to c /
+            sqrt(replicas), by the norm over all shards; elements that several ranks of a replica
+            hold (tensor parallelism) count once. scaler: if one unit is not finite, on any rank of
+            any shard, no unit happens; values whose sum over the replicas might overflow count as
+            not finite. Both options take an all-reduce of one number over the shards per backward
+            (with clip="unit" per unit), and scaler another one over the replicas.
 
     Returns:
         The state. Residuals belong to this rank's shards: load ``state.state_dict()`` on the same
-        rank. gtopk.save writes a folder for each shard; gtopk.load also accepts those of other
-        shards, of another number of replicas, and of the same model under DDP.
+        rank. gtopk.save writes a folder for each shard; gtopk.load also accepts checkpoints of
+        other shards, of another number of replicas, and of the same model under DDP.
 
     Raises:
-        ValueError: the model is not sharded by FSDP2, or is replicated by it (HSDP, replicate()),
-            which reduces densely before this hook; the group contains ranks of this rank's shard
-            group; the states of the shards differ; and as SparseState.
+        ValueError: the model is not sharded by FSDP2, or FSDP2 also replicates it (HSDP,
+            replicate()) and so reduces densely before this hook; the group contains ranks of this
+            rank's shard group; the states of the shards differ; and as SparseState.
         RuntimeError: `model` already has an all-reduce hook. Later, from a forward after the hook
             was replaced, or after a backward that raised: FSDP2 recovers from that only since torch
             2.13, after ``model.reset_iter_state()``.
         NotImplementedError: scaler= and clip_norm= if modules are sharded over different ranks;
-            and as SparseState. Later, if FSDP reduces outside of a backward, as a pipeline's stage
-            does, or calls a parameter's hooks with gradients that are not exchanged yet.
+            and as SparseState. Later, if FSDP reduces outside a backward, like a pipeline's stage,
+            or calls a parameter's hooks with gradients that are not exchanged yet.
     """
     for name in ("unit", "group"):
         if name in arguments:
@@ -136,7 +137,7 @@ class ShardState(SparseState):
         arguments: ShardArguments,
         finds_unused: bool,
     ) -> None:
-        """See fsdp_hook(). names: the sharded parameters' names, by id."""
+        """See fsdp_hook(). names: maps ids of sharded parameters to their names."""
         self._modules = modules
         self._names = names
         self._finds_unused = finds_unused
@@ -190,7 +191,7 @@ class ShardState(SparseState):
                 )
 
     def _cut(self) -> dict[str, Cut] | None:
-        """Return how parameters are cut; None if in more than one dimension."""
+        """Return how parameters are cut; None if one is cut in more than one dimension."""
         assert self.shard is not None
         sharded = self._rated(())
         if any(each.device_mesh.ndim > 1 for each in sharded.values()):
@@ -226,14 +227,14 @@ class ShardState(SparseState):
 
     def _unit_of(self, parameters: Sequence[Any]) -> Unit:
         described = []
-        copied = set()  # on the ranks of a further dimension
+        copied = set()  # parameters copied over the ranks of another dimension
         for each in parameters:
             name = self._names[id(each.sharded_param)]
             local = each.sharded_param.to_local().detach()
             check_tensor(local, f"parameter '{name}'")
             policy = each.mp_policy
             dtype = policy.reduce_dtype or policy.param_dtype or local.dtype
-            if dtype != local.dtype:  # exchanged in a separate buffer
+            if dtype != local.dtype:  # such a parameter is exchanged in a separate buffer
                 dtype = ACCUMULATION[dtype]
             numel = each.padded_sharded_param_size.numel()
             described.append(Parameter(name, (numel,), dtype, local.device))

@@ -1,4 +1,4 @@
-"""Gradients of shards in the buffers of FSDP2's modules, each of which is a unit.
+"""Takes gradients of shards from the buffers of FSDP2's modules; each module is a unit.
 
 FSDP calls a module's hook after its reduce-scatter and before it uses the result.
 fsdp_internals.py finds out what FSDP does not tell the hook.
@@ -51,12 +51,12 @@ _OTHER_MODULES = (
 class SeparateBuffers:
     """Gradients outside FSDP's buffers, which then hold zeros; one buffer for each unit.
 
-    A buffer is as long as all of a module's gradients, and of the accumulation type: neither sums
-    nor results are rounded to the type that FSDP reduces in.
+    A buffer is as long as all of a module's gradients together and has the accumulation type, so
+    neither sums nor results are rounded to the type in which FSDP reduces.
     """
 
     def __init__(self, sizes: Sequence[Mapping[str, int]], device: torch.device | str) -> None:
-        """sizes: for each unit, the elements of its parameters in the order of FSDP's buffer."""
+        """Serve units of these sizes: each parameter's elements, in the order of FSDP's buffer."""
         self._sizes = sizes
         self._device = device
         self._pending: dict[int, torch.Tensor] = {}
@@ -73,7 +73,7 @@ class SeparateBuffers:
     ) -> None:
         """Add what FSDP has reduced, divided, to the unit's pending gradients; zero FSDP's buffer.
 
-        names: the parameters that are in it.
+        names: the parameters that are in FSDP's buffer.
         """
         buffer = self._pending.get(index)
         if buffer is None:
@@ -115,7 +115,7 @@ class SeparateBuffers:
 class ShardSource(Source):
     """FSDP's modules, each of which is a unit.
 
-    A unit is exchanged in FSDP's own buffer if each .grad becomes a view of that. If FSDP uses the
+    A unit is exchanged in FSDP's own buffer if each .grad becomes a view of it. If FSDP uses the
     buffer at once in another way, or has not reduced all of the module's parameters, the unit is
     exchanged in a separate buffer, FSDP gets zeros, and the results are added at the end of the
     backward.
@@ -124,11 +124,11 @@ class ShardSource(Source):
     a separate buffer, until a backward in which the switch is on again.
 
     With finds_unused, replicas exchange all units in one order, whichever modules they used. It is
-    the order in which modules came on the first replica in its first backward, known at the end of
-    that. What has not come when a backward ends counts as zeros.
+    the order in which modules arrived on the first replica in its first backward, so it is known
+    once that has ended. Modules that have not arrived when a backward ends count as zeros.
     """
 
-    merges = False  # each arrives separately
+    merges = False  # each unit arrives separately
 
     def __init__(
         self,
@@ -141,12 +141,12 @@ class ShardSource(Source):
         *,
         finds_unused: bool = False,
     ) -> None:
-        """Take the units, and FSDP's parameter group for each.
+        """Take the units and FSDP's parameter group of each.
 
-        names: the sharded parameters' names, by id. shards: groups of the ranks that hold the other
-        shards, one for each dimension in which a parameter is sharded. copies: how many ranks of a
-        replica hold the same shard of a parameter. finds_unused: whether replicas may use different
-        modules.
+        names: maps ids of sharded parameters to their names. shards: groups of ranks that hold the
+        other shards, one for each dimension in which a parameter is sharded. copies: how many ranks
+        of a replica hold the same shard of a parameter. finds_unused: whether replicas may use
+        different modules.
         """
         self._state = state
         self._groups = groups
@@ -162,19 +162,19 @@ class ShardSource(Source):
         self._sizes = [{name: numels[name] for name in names} for names in self._orders]
         self._separate = SeparateBuffers(self._sizes, units[0].device)
         self._named = names
-        self._in_backward = False  # one whose end has not been seen
-        self._without: list[torch.nn.Parameter] = []  # had no .grad before zeros came
+        self._in_backward = False  # a backward whose end has not been seen
+        self._without: list[torch.nn.Parameter] = []  # had no .grad before zeros arrived
         self._came: list[int] = []
-        self._usual: list[int] | None = None  # the order in which they first came, on all replicas
+        self._usual: list[int] | None = None  # the order of first arrival, on all replicas
         self._finds_unused = finds_unused
         self._order: list[int] | None = None  # with finds_unused: start order on all replicas
-        self._begun = 0  # units started in this backward
+        self._begun = 0  # number of units started in this backward
         self._shards = Shards(shards, copies, units[0].device)
         self.backward = Backward(state, self, units, self._shards)
 
     def arranged(self, slots: Mapping[str, ParameterSlot]) -> None:
         """See Source."""
-        # FSDP's modules keep their numbers, whatever the order of units is now.
+        # FSDP's modules keep their numbers, even if the order of units has changed.
         self._layouts = [layout_of(slots[name] for name in names) for names in self._orders]
 
     def hook(self, index: int) -> Callable[[torch.Tensor], None]:
@@ -192,7 +192,8 @@ class ShardSource(Source):
     def _times(self, index: int) -> int:
         """Return the factor from a mean over the replicas to the result of FSDP's own replication.
 
-        That divides the sum over all ranks by the module's gradient_divide_factor, if it has one.
+        FSDP's own replication divides the sum over all ranks by the module's
+        gradient_divide_factor, if it has one.
         """
         factor = self._groups[index].gradient_divide_factor
         return 1 if factor is None else dist.get_world_size(self._state.group)
@@ -208,9 +209,9 @@ class ShardSource(Source):
     ) -> None:
         """Average a unit's gradients, which FSDP has reduced over the shards into `output`.
 
-        names: the parameters that are in it; None: all. The others count as zeros, and their
-        .grad still has the result afterwards. divisor: what FSDP divides by afterwards; NaN if
-        unknown. times: what the mean is multiplied by.
+        names: the parameters in `output`; None means all. Other parameters count as zeros, and
+        their .grad still has the result afterwards. divisor: the number by which FSDP divides
+        afterwards; NaN if unknown. times: the factor on the mean.
         """
         self._enter_backward()
         names = self._orders[index] if names is None else names
@@ -228,7 +229,7 @@ class ShardSource(Source):
             raise
 
     def _enter_backward(self) -> None:
-        """Have the end of a backward announced when its first gradient arrives."""
+        """Register for the end of a backward when its first gradient arrives."""
         check_in_backward()
         if not self._in_backward:
             self._in_backward = True
@@ -236,7 +237,7 @@ class ShardSource(Source):
 
     @untraced
     def _end_backward(self) -> None:
-        """End the backward, unless one inside it has ended: then its last gradients are to come."""
+        """End the backward, unless only one inside it has ended and more gradients will arrive."""
         self._in_backward = False
         if goes_on(self._groups):
             return
@@ -247,7 +248,7 @@ class ShardSource(Source):
             self._finish()
 
     def before_forward(self) -> None:
-        """End a backward that raised: the next one gets none of its gradients."""
+        """End a backward that raised, so that the next one gets none of its gradients."""
         if self._in_backward:
             self._in_backward, self._without = False, []
             self._separate.forget()
@@ -256,7 +257,7 @@ class ShardSource(Source):
     def _defer(
         self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float, times: int
     ) -> None:
-        """Keep a unit's gradients for a later backward, in which FSDP is to all-reduce them."""
+        """Keep a unit's gradients for a later backward, in which FSDP will all-reduce them."""
         self._check(index, output, names)
         check_separable(self._groups[index], divisor, names[0], "set_requires_all_reduce(False)")
         # FSDP creates the .grad from zeros, where its own all-reduce would create none.
@@ -292,7 +293,7 @@ class ShardSource(Source):
             self._raise_error()
 
     def order(self, complete: list[Exchange]) -> list[Exchange]:
-        """See Source. With finds_unused, return complete units whose turn it is."""
+        """See Source. With finds_unused, units start in one order on all replicas."""
         if not self._finds_unused:
             return complete
         ready: list[Exchange] = []
@@ -316,7 +317,7 @@ class ShardSource(Source):
                 self.backward.start(self.order([]))
 
     def _drop_what_nobody_used(self) -> None:
-        """Put back, after the exchange, results of modules that no replica used (finds_unused)."""
+        """Return results of modules that no replica used to the residuals (finds_unused)."""
         used = torch.zeros(len(self.backward.exchanges), dtype=torch.uint8, device=self._device)
         used[self._came] = 1
         dist.all_reduce(used, dist.ReduceOp.MAX, group=self._state.group)
@@ -326,10 +327,10 @@ class ShardSource(Source):
             del self._separate.exchanged[index]
 
     def _hand_out(self, index: int) -> None:
-        """Add the results to what FSDP made of the zeros, or write them if it made nothing."""
+        """Add the results to the .grad that FSDP made from zeros, or write them if it made none."""
         for name, piece in self._separate.results(index):
             parameter = self._parameters[index][name]
-            if not parameter.requires_grad:  # frozen since: leave it alone; pending ones go on
+            if not parameter.requires_grad:  # it was frozen meanwhile
                 self._return(index, name, piece)
                 continue
             if parameter.grad is None:
@@ -338,24 +339,24 @@ class ShardSource(Source):
             local.add_(piece[: local.numel()].view(local.shape))
 
     def _return(self, index: int, name: str, piece: torch.Tensor) -> None:
-        """Put back a result that reaches no .grad, if its parameter has a residual."""
+        """Return a result that reaches no .grad to its parameter's residual, if there is one."""
         if not self.backward.exchanges[index].delivered:
             return
         if any(each.name == name for each in self._state.units[index].large):
             self.backward.return_to_residual(self.backward.exchanges[index], name, piece)
 
     def on_close(self, *, broken: bool) -> None:
-        """See Source. What was pending when a backward raised is lost, like FSDP's gradients."""
+        """See Source. Gradients pending when a backward raised are lost, like FSDP's own."""
         if broken:
             self._separate.forget()
 
     def _take_separate(self, index: int) -> None:
-        """Exchange what is pending of a module that FSDP has not reduced in this backward."""
+        """Exchange pending gradients of a module that FSDP has not reduced in this backward."""
         dtype = self._state.units[index].dtype
         self.backward.take(self._layouts[index], self._separate.begin_exchange(index, dtype))
 
     def _finish(self) -> None:
-        """Finish the backward, as everything has arrived."""
+        """Finish the backward after everything has arrived."""
         for index in self._separate.pending:
             if self.backward.exchanges[index].missing and not defers(self._groups[index]):
                 self._came.append(index)
@@ -379,11 +380,11 @@ class ShardSource(Source):
         self.backward.close()
 
     def _check_same_modules(self) -> None:
-        """Raise ValueError if another replica's exchanges were of other modules. Collective.
+        """Raise ValueError if another replica exchanged other modules. Collective.
 
-        Nothing else distinguishes modules of the same size. If all modules came in the usual order
-        on this replica, they did so on all replicas: a replica that differs would call this instead
-        of its next exchange.
+        Nothing else distinguishes modules of the same size. If all modules arrived in the usual
+        order on this replica, they did so on all replicas, because a replica that differs would
+        call this instead of its next exchange.
         """
         if self._came == self._usual:
             return
@@ -397,7 +398,7 @@ class ShardSource(Source):
 
     @property
     def _device(self) -> torch.device | str:
-        """Return where gradients are: groups of the shards may serve no other device."""
+        """Return the device of the gradients; groups of shards may serve no other device."""
         return self._state.units[0].device
 
     @property
@@ -409,7 +410,7 @@ class ShardSource(Source):
         try:
             self.backward.raise_error()
         except Exception as error:
-            # If modules differ, exchanges meet those of other modules, or none.
+            # If modules differ, exchanges meet exchanges of other modules, or none at all.
             met = any(each in str(error) for each in ("ranks differ", "never entered"))
             if self._finds_unused or not met:
                 raise

@@ -1,4 +1,4 @@
-"""FSDP2's parameter groups, one per module, and what FSDP does with a group's results.
+"""Reads FSDP2's parameter groups, one per module, and what FSDP does with their results.
 
 All of it is private in torch. fsdp.py and fsdp_backward.py read from a group which parameters it
 has and how they are laid out; this module finds out what FSDP does not tell a hook.
@@ -111,8 +111,9 @@ class Sentry:
 def reduction_of(output: torch.Tensor) -> tuple[Sequence[Any] | None, float]:
     """Return FSDP's parameters and divisor for a result. Called by FSDP's hook.
 
-    The parameters are those that are in the result. FSDP divides by the divisor when the hook has
-    returned; NaN: unknown. Both are local variables of the function that calls the hook.
+    The parameters are the ones in the result. FSDP divides by the divisor after the hook has
+    returned; NaN means that it is unknown. Both are local variables of the function that calls the
+    hook.
     """
     variables = sys._getframe(2).f_locals
     divisor = variables.get("postdivide_factor", math.nan)
@@ -133,9 +134,9 @@ def known(parameters: Sequence[Any] | None) -> Sequence[Any]:
 
 
 def check_reduced(output: torch.Tensor, name: str, numel: int, dtype: torch.dtype) -> None:
-    """Raise an error unless FSDP's result has as many elements, and is accumulated like `dtype`.
+    """Raise an error unless FSDP's result has `numel` elements and is accumulated like `dtype`.
 
-    name: one of the module's parameters.
+    name: one of the module's parameters, for the error.
     """
     if output.numel() != numel:
         raise NotImplementedError(
@@ -143,7 +144,7 @@ def check_reduced(output: torch.Tensor, name: str, numel: int, dtype: torch.dtyp
             f"parameters with a gradient have {numel}: this version of torch lays them out in a "
             "way that gtopk does not know"
         )
-    # The type in which FSDP reduces depends on its version; residuals are the same for most.
+    # FSDP's reduction type depends on its version; most have the same accumulation type.
     wanted = ACCUMULATION[dtype]
     if ACCUMULATION.get(output.dtype) != wanted:
         raise ValueError(
@@ -168,7 +169,7 @@ def has_hooks(group: FsdpGroup) -> bool:
 def check_separable(group: FsdpGroup, divisor: float, name: str, what: str) -> None:
     """Raise NotImplementedError if FSDP, or a hook, needs the module's results at once.
 
-    name: one of its parameters. what: with which results come later.
+    name: one of its parameters. what: the feature that delays results.
     """
     if math.isnan(divisor):
         why = "is divided by FSDP in a way that this version of torch does not reveal"
@@ -193,7 +194,7 @@ def check_in_backward() -> None:
 
 
 def goes_on(groups: Sequence[FsdpGroup]) -> bool:
-    """Return whether the backward that has ended was inside FSDP's (re-entrant checkpointing).
+    """Return whether the ended backward was inside FSDP's (re-entrant checkpointing).
 
     The root's gradients come after all such backwards. Raise NotImplementedError if it has none.
     """

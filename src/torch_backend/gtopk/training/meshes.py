@@ -1,6 +1,6 @@
-"""Device meshes over which a model is sharded: which ranks have which part, and which have copies.
+"""Reads device meshes of a sharded model: which ranks have which part, and which have copies.
 
-Only what they say of themselves: nothing is sent.
+These functions only read the meshes and send nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def ranks_of(mesh: DeviceMesh) -> list[int]:
 
 
 def shard_of(mesh: DeviceMesh) -> tuple[int, int]:
-    """Return this rank's shard as (number, of how many)."""
+    """Return this rank's shard as (its number, the number of shards)."""
     ranks = ranks_of(mesh)
     return ranks.index(dist.get_rank()), len(ranks)
 

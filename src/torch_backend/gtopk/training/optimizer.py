@@ -28,26 +28,27 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     ``optimizer = gtopk.DistributedOptimizer(SGD(model.parameters(), lr=0.1), model, density=0.01)``
 
-    Collective: construct it with the same arguments on every rank. States are compared, then rank
-    0's parameters are broadcast, and its buffers too if a module is passed as named_parameters.
+    Collective: construct it with the same arguments on every rank. The ranks' states are compared;
+    then rank 0's parameters are broadcast, and also its buffers if a module is passed as
+    named_parameters.
 
     A gradient is complete when `backward_passes_per_step` backwards have reached it (they add up in
-    ``.grad``). A unit is sent when it is complete and those before it have been sent. The
-    backward that completes the last gradient returns when all results are there. If some backward
-    did not reach a parameter, step() or synchronize() exchanges its gradient as it is, or zeros;
-    its ``.grad`` is then the result, zeros where nothing was delivered. If that can happen, call
-    synchronize() before reading or clipping gradients. Backwards that follow before step() add to
-    the results, and are exchanged together with them: at the next last pass, or else by step(). A
-    parameter that no longer requires a gradient has no ``.grad``, and its residual is kept. step()
-    raises ValueError for a gradient that was not exchanged because its parameter was frozen or
-    absent when this optimizer was created.
+    ``.grad``). A unit is sent when it is complete and all units before it have been sent. The
+    backward that completes the last gradient returns once all results have arrived. If some
+    backward did not reach a parameter, step() or synchronize() exchanges its gradient as it is, or
+    zeros if it has none. Its ``.grad`` is then the result, with zeros where nothing was delivered.
+    If that can happen, call synchronize() before reading or clipping gradients. Backwards that
+    follow before step() add to the results, and are exchanged together with them: at the next last
+    pass, or else by step(). A parameter that no longer requires a gradient has no ``.grad``, and
+    its residual is kept. step() raises ValueError for a gradient that was not exchanged because its
+    parameter was frozen or absent when this optimizer was created.
 
-    Everything else, including param_groups, state and defaults, is the wrapped optimizer's.
+    Everything else, including param_groups, state and defaults, comes from the wrapped optimizer.
 
     Args:
         optimizer: the optimizer to wrap; its parameters must all be among `named_parameters`.
-        named_parameters: ``model.named_parameters()``, or the model. Parameters that the optimizer
-            does not have are not exchanged.
+        named_parameters: ``model.named_parameters()``, or the model. Parameters that are not in the
+            optimizer are not exchanged.
         density: see SparseState.
         backward_passes_per_step: how many backwards reach each parameter before a step, 1 or more.
         group: a process group of backend gtopk; None is the default group.
@@ -59,7 +60,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         NotImplementedError: as SparseState.
     """
 
-    # A fused optimizer with True would read the scale from itself, where no GradScaler puts it.
+    # With True, a fused optimizer would read the scale from itself, but no GradScaler puts it
+    # there.
     _step_supports_amp_scaling = False
 
     @shows(OptimizerArguments)
@@ -89,25 +91,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.sparse_state.backward = self._source.backward
         self._exchanged = {id(each) for each in trained.values()}
         self._synchronizes = True
-        self._synchronized = 0  # the state's step up to which step() has used gradients
+        self._synchronized = 0  # the state's last step whose gradients step() has used
         self._source.backward.compare()
         buffers = named_parameters.buffers() if isinstance(named_parameters, nn.Module) else ()
         for each in (*given.values(), *buffers):
             dist.broadcast(each.detach(), group=group, group_src=0)
         self._source.listen()
-        # State and source refer to each other: without this, hooks would outlive the optimizer.
+        # State and source refer to each other, so without this, hooks would outlive the optimizer.
         weakref.finalize(self, self._source.stop).atexit = False
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The optimizer's. Code that reads gradients from here (a GradScaler) sees results."""
+        """The optimizer's groups. Code that reads gradients here (a GradScaler) sees results."""
         if self._is_due() and not self._source.in_backward:
             self.synchronize()
         return self._optimizer.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The optimizer's."""
+        """The optimizer's state."""
         return self._optimizer.state
 
     def __getattr__(self, name: str) -> Any:
@@ -126,9 +128,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @untraced
     def synchronize(self) -> None:
-        """Exchange what has not been exchanged, and wait until every gradient has its result.
+        """Exchange the remaining gradients, and wait until every gradient has its result.
 
-        Collective. A no-op if the backward has already done so. Raises RuntimeError if another
+        Collective. Does nothing if the backward has already done so. Raises RuntimeError if another
         DistributedOptimizer has been made with the same parameters.
         """
         self._source.check_listening()
@@ -167,7 +169,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """See torch. Discards a backward that raised, and the passes before it.
+        """See torch. Also discards a backward that raised, and the passes before it.
 
         Raises RuntimeError while gradients are in flight, and during a backward.
         """
@@ -182,7 +184,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._optimizer.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raise an error: units follow from the initial parameters."""
+        """Raise an error, because units are made from the initial parameters."""
         raise ValueError(
             "gtopk: a DistributedOptimizer takes no new parameters: add the group to the wrapped "
             "optimizer, then make another DistributedOptimizer with that optimizer"
@@ -193,7 +195,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return {**self._optimizer.state_dict(), "gtopk": self.sparse_state.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load both; a plain optimizer's state leaves the residuals unchanged."""
+        """Load both states; a plain optimizer's state leaves the residuals unchanged."""
         if "gtopk" in state_dict:
             self.sparse_state.load_state_dict(state_dict["gtopk"])
         plain = {name: each for name, each in state_dict.items() if name != "gtopk"}
@@ -201,7 +203,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = self.sparse_state.step
 
     def _is_due(self) -> bool:
-        """Return whether an exchange is under way, or local gradients were added to results.
+        """Return whether an exchange is under way, or local gradients have been added to results.
 
         The latter happens if a backward follows the last pass of a step. Its gradients are
         exchanged together with the results.
@@ -225,7 +227,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
 
     def _check_all_exchanged(self) -> None:
-        """Raise ValueError for a gradient that was not exchanged: replicas would drift apart."""
+        """Raise ValueError for a gradient that was not exchanged, as replicas would drift apart."""
         for number, group in enumerate(self._optimizer.param_groups):
             for each in group["params"]:
                 if each.grad is not None and each.requires_grad and id(each) not in self._exchanged:

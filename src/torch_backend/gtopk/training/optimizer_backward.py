@@ -1,6 +1,6 @@
-"""Gradients in .grad, for training without DDP: units are exchanged during the backward.
+"""Exchanges gradients in .grad during the backward, for training without DDP.
 
-This module knows parameters and their hooks; optimizer.py uses the results.
+This module handles parameters and their hooks; optimizer.py uses the results.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _listening: weakref.WeakSet[GradientSource] = weakref.WeakSet()
 class GradientSource(Source):
     """Parameters whose gradients are exchanged in place, where autograd puts them.
 
-    A parameter's gradient is complete after `passes` backwards have reached it; once all are, the
-    backward waits for the results. finish() exchanges incomplete gradients as they are, and zeros
-    for missing ones.
+    A parameter's gradient is complete after `passes` backwards have reached it; once all gradients
+    are complete, the backward waits for the results. finish() exchanges incomplete gradients as
+    they are, and zeros for missing gradients.
     """
 
     def __init__(self, state: State, parameters: Mapping[str, torch.Tensor], passes: int) -> None:
@@ -49,9 +49,9 @@ class GradientSource(Source):
             for name, each in self._parameters.items()
         }
         self._seen = dict.fromkeys(self._parameters, 0)
-        self._complete: dict[int, Exchange] = {}  # not started, as an earlier unit is incomplete
-        self._started = 0  # number of units
-        self._backwards: set[int] = set()  # autograd's numbers of unfinished ones
+        self._complete: dict[int, Exchange] = {}  # not started: an earlier unit is incomplete
+        self._started = 0  # number of units started
+        self._backwards: set[int] = set()  # autograd's numbers of unfinished backwards
         self._handles: list[RemovableHandle] = []
         self._replaced = False
         self.backward = Backward(state, self, state.units)
@@ -61,7 +61,7 @@ class GradientSource(Source):
         self._layouts = {name: layout_of([slots[name]]) for name in self._parameters}
 
     def listen(self) -> None:
-        """Register hooks for the parameters' gradients; another source of any of them stops."""
+        """Register hooks for the parameters' gradients; another source for any of them stops."""
         mine = {id(each) for each in self._parameters.values()}
         for other in list(_listening):
             if not mine.isdisjoint(map(id, other._parameters.values())):
@@ -111,7 +111,7 @@ class GradientSource(Source):
         """Count one more backward that has reached the parameter's gradient."""
         backward = current_backward()
         assert backward is not None
-        if backward not in self._backwards:  # more than one: a backward inside another
+        if backward not in self._backwards:  # more than one means a backward inside another
             self._backwards.add(backward)
             at_end_of_backward(lambda: self._end(backward))
         self._seen[name] += 1
@@ -121,7 +121,7 @@ class GradientSource(Source):
             self._exchange(name)
 
     def finish(self) -> None:
-        """End the step: also exchange what has not arrived, and wait. Collective.
+        """End the step: exchange also gradients that have not arrived, and wait. Collective.
 
         Raises the first error of its exchanges; the step then does not count. Raises RuntimeError
         if called in a backward.
@@ -138,7 +138,7 @@ class GradientSource(Source):
         self.backward.close()
 
     def results_to(self, exchange: Exchange) -> None:
-        """Remove .grad of parameters that were frozen, and put back what was delivered for them."""
+        """Remove .grad of frozen parameters, and return their results to the residual."""
         unit = self._state.units[exchange.index]
         for each in (*unit.large, *unit.small):
             parameter = self._parameters[each.name]
@@ -150,7 +150,7 @@ class GradientSource(Source):
             parameter.grad = None
 
     def give_up(self) -> None:
-        """Start over: drop what has arrived, and return what was delivered to the residuals."""
+        """Start over: drop gradients that have arrived, and return deliveries to the residuals."""
         self.backward.settle()
         self.on_close(broken=True)
 
@@ -163,7 +163,7 @@ class GradientSource(Source):
             )
 
     def on_close(self, *, broken: bool) -> None:
-        """Reset: the next gradient starts a new step."""
+        """Reset, so that the next gradient starts a new step."""
         self._seen = dict.fromkeys(self._parameters, 0)
         self._complete, self._started = {}, 0
         self._backwards.clear()
@@ -188,7 +188,7 @@ class GradientSource(Source):
             raise
 
     def order(self, complete: list[Exchange]) -> list[Exchange]:
-        """Start units in their own order: gradients may arrive in different orders on the ranks."""
+        """Start units by number, because gradients may arrive in another order on other ranks."""
         self._complete.update({each.index: each for each in complete})
         ready = []
         while self._started in self._complete:
@@ -207,7 +207,7 @@ class GradientSource(Source):
                 f"gtopk: the gradient of '{name}' is sparse ({gradient.layout}), which is not "
                 "implemented: make its module with sparse=False"
             )
-        lazy = gradient.is_conj() or gradient.is_neg()  # properties of a value, not of its memory
+        lazy = gradient.is_conj() or gradient.is_neg()  # properties of the tensor, not its memory
         if lazy or gradient.stride() != self._strides[name]:
             laid_out = torch.empty_like(parameter.detach())
             gradient = parameter.grad = laid_out.copy_(gradient.detach())

@@ -1,4 +1,4 @@
-"""gtopk.OuterOptimizer: replicas train alone, and exchange their movements every H steps."""
+"""gtopk.OuterOptimizer: replicas train alone and exchange their movements every H steps."""
 
 from __future__ import annotations
 
@@ -31,58 +31,59 @@ if TYPE_CHECKING:
 
 
 class OuterOptimizer(torch.optim.Optimizer):
-    """An optimizer of one replica, whose parameters are synchronised with the others every H steps.
+    """An optimizer of one replica that synchronises its parameters with the others every H steps.
 
     ``outer = gtopk.OuterOptimizer(AdamW(model.parameters()), model, preset="sparseloco")``
 
     Each replica trains its own copy of the model, with its own optimizer, on its own data. After
-    every H-th step() they exchange how far they have moved from the shared parameters, move those
-    by the mean, and continue from there (DiLoCo and its relatives: docs/outer.md has the rule and
-    what each preset sends). Shared parameters are bitwise equal on all replicas; a digest of them
-    is compared in each round. A replica whose movement is not finite does not take part in a round,
-    and continues from the shared parameters.
+    every H-th step(), replicas exchange how far they have moved from the shared parameters, move
+    the shared parameters by the mean, and continue from there (DiLoCo and its relatives;
+    docs/outer.md has the rule and what each preset sends). Shared parameters are bitwise equal on
+    all replicas; a digest of them is compared in each round. A replica whose movement is not finite
+    does not take part in the round and continues from the shared parameters.
 
     Collective: construct it with the same arguments on every replica. Settings are compared, then
     rank 0's parameters and buffers are broadcast. Every replica must call step() equally often.
 
     Over a ReplicaGroup, constructing it sends nothing. The first step() does not train: the replica
-    takes over what those that train have, and joins them. Replicas may leave and return between
-    exchanges; one that fails is repeated by the next step() (docs/outer.md).
+    takes over the state of the replicas that are training, and joins them. Replicas may leave and
+    return between exchanges; the next step() repeats an exchange that failed (docs/outer.md).
 
-    Everything else, including param_groups, state and defaults, is the inner optimizer's: learning
-    rate schedulers, gradient accumulation and closures work as with that one. A step that a
-    GradScaler skips counts, as scalers of different replicas skip different steps.
+    Everything else, including param_groups, state and defaults, comes from the inner optimizer:
+    learning rate schedulers, gradient accumulation and closures work as they do with it. A step
+    that a GradScaler skips counts, because scalers of different replicas skip different steps.
 
     Args:
-        inner: the optimizer to wrap, of parameters of `model`. Parameters without requires_grad,
-            and those that it does not have, are not exchanged.
+        inner: the optimizer to wrap, of parameters of `model`. Parameters that do not require a
+            gradient, or that it does not have, are not exchanged.
         model: the module, which may be compiled. Its floating-point buffers are averaged in each
-            round; others are copied from the first replica.
+            round; other buffers are copied from the first replica.
         preset: "localsgd" (parameters are averaged), "diloco" (all movements, outer Nesterov
-            momentum), "streaming-diloco" (the same in 4 bits, a fragment of the model at a time,
-            while training goes on), "sparseloco" (the largest movements in each tile, in 2 bits,
+            momentum), "streaming-diloco" (the same in 4 bits, one fragment of the model at a time,
+            while training continues), "sparseloco" (the largest movements in each tile, in 2 bits,
             with error feedback), "pulseloco" (the movements that are visible in bfloat16) or "demo"
             (gradients in each step: the largest coefficients of each tile's cosine transform; from
             the inner optimizer it takes only the learning rate and the weight decay).
         group: a process group of backend gtopk, with a rank for each replica, or a ReplicaGroup;
-            None is the default group. If FSDP2 shards parameters over the ranks of a replica, those
-            ranks of the replicas that hold the same shards, such as
-            ``mesh["replicate"].get_group()``, or a ReplicaGroup of them.
-        state_device: the device of what is kept beside the model and of what is exchanged; None is
-            that of the parameters. "cpu" saves GPU memory.
-        overrides: replace the preset's values, see ``Overrides`` in gtopk.training.outer_presets:
-            inner_steps, lr, momentum, nesterov, decay, error_decay, scale, subtract, transform, k,
-            density, algorithm, wire, mean, clip, sign, fragments, delay, mix, quorum, grace.
+            None is the default group. If FSDP2 shards parameters over the ranks of a replica, pass
+            the group of ranks that hold the same shards, such as ``mesh["replicate"].get_group()``,
+            or a ReplicaGroup of them.
+        state_device: the device of the outer state and of the data that is exchanged; None means
+            the parameters' device. "cpu" saves GPU memory.
+        overrides: values that replace the preset's; see ``Overrides`` in
+            gtopk.training.outer_presets: inner_steps, lr, momentum, nesterov, decay, error_decay,
+            scale, subtract, transform, k, density, algorithm, wire, mean, clip, sign, fragments,
+            delay, mix, quorum, grace.
 
     Raises:
         ValueError: an argument is invalid or would have no effect; `inner` has parameters that are
             not in `model`; the group has ranks that hold other shards, or over which FSDP already
             replicates; the replicas' settings or parameters differ.
-        NotImplementedError: something that is not implemented.
+        NotImplementedError: an option or combination that is not implemented.
         TypeError: an unknown override.
     """
 
-    # With this, a scaler calls step() even for a step that it skips, which counts like the others.
+    # With True, a scaler calls step() even for a step that it skips; such a step counts too.
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -151,7 +152,7 @@ class OuterOptimizer(torch.optim.Optimizer):
 
     @property
     def replica(self) -> Replica:
-        """The ranks that hold this replica's shards; without shards this rank alone."""
+        """The ranks that hold this replica's shards; without shards, only this rank."""
         return self._replica
 
     @property
@@ -161,20 +162,20 @@ class OuterOptimizer(torch.optim.Optimizer):
 
     @property
     def steps(self) -> int:
-        """The number of calls of step(), including those of earlier runs that were resumed."""
+        """The number of calls of step(), including calls in earlier runs that were resumed."""
         return self._rounds.step
 
     @property
     def pending(self) -> bool:
-        """Whether an exchange has begun whose result has not been used yet."""
+        """Whether an exchange has begun and its result has not been used yet."""
         return self._rounds.pending is not None
 
     @property
     def has_met(self) -> bool:
         """Whether all members of the group are known to have the same shared parameters now.
 
-        False over a ReplicaGroup before the first exchange after a configure(), after one that
-        failed, and if this replica was late for the last one.
+        It is False over a ReplicaGroup before the first exchange after a configure(), after a
+        failed exchange, and if this replica was late for the last one.
         """
         members = self._rounds.members
         return members is None or (members.joined and not members.have_changed())
@@ -183,13 +184,14 @@ class OuterOptimizer(torch.optim.Optimizer):
     def exchanges_next(self) -> bool:
         """Whether the next step() begins or ends an exchange: the time to configure a ReplicaGroup.
 
-        Always before the first step over a ReplicaGroup, and after an exchange that failed there.
+        Over a ReplicaGroup it is always true before the first step and after an exchange that
+        failed.
         """
         return self._rounds.exchanges_next()
 
     def __getattr__(self, name: str) -> Any:
         """Look the name up in the inner optimizer."""
-        if name == "_inner":  # a copy has none
+        if name == "_inner":  # a copy has no _inner
             raise AttributeError(name)
         return getattr(self._inner, name)
 
@@ -203,11 +205,11 @@ class OuterOptimizer(torch.optim.Optimizer):
 
     @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step the inner optimizer, and run the exchange that is due then, if any (collective).
+        """Step the inner optimizer, and run the exchange that is then due, if any (collective).
 
         Raises RuntimeError on all replicas if their shared parameters differ, or they are in
-        different rounds, and torch.distributed.DistBackendError as sparse_all_reduce. The shared
-        parameters are then unchanged.
+        different rounds, and torch.distributed.DistBackendError as sparse_all_reduce does. The
+        shared parameters are then unchanged.
         """
         if self._makes_state():
             return self._inner.step(closure)
@@ -226,7 +228,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         self._inner.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raise an error: what is exchanged follows from the initial parameters."""
+        """Raise an error, because the initial parameters determine what is exchanged."""
         raise ValueError(
             "gtopk: an OuterOptimizer takes no new parameters: add the group to the inner "
             "optimizer, then make another OuterOptimizer with that optimizer"
@@ -235,8 +237,8 @@ class OuterOptimizer(torch.optim.Optimizer):
     def shared_parameters(self) -> dict[str, torch.Tensor]:
         """Return a copy of the shared parameters, by name, in the types of the model's parameters.
 
-        Between rounds, evaluate or publish these; each replica's model is ahead of them. Those of
-        sharded parameters are DTensors, sharded alike. Sends nothing.
+        Between rounds, evaluate or publish these; each replica's model is ahead of them. Sharded
+        parameters are returned as DTensors with the same sharding. Sends nothing.
         """
         found = {
             slot.name: _as_parameter(tensor, slot.parameter)
@@ -252,10 +254,11 @@ class OuterOptimizer(torch.optim.Optimizer):
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the inner optimizer's state, and this replica's own under "gtopk".
+        """Return the inner optimizer's state, with this replica's outer state under "gtopk".
 
-        Both it and, between rounds, the model differ between replicas: save both on every replica.
-        Waits for an exchange that is under way; its result is saved, and used when it is due.
+        The state and, between rounds, the model differ between replicas, so save both on every
+        replica. Waits for an exchange that is under way; its result is saved, and used when it is
+        due.
         """
         saved = outer_saved.write(self._settings, self._rounds, self._group)
         return {**self._inner.state_dict(), "gtopk": saved}
@@ -263,7 +266,7 @@ class OuterOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load both states; a plain optimizer's state leaves the outer state unchanged.
 
-        Raises ValueError for a state of other settings, parameters, or another replica.
+        Raises ValueError for a state with other settings or parameters, or of another replica.
         """
         if "gtopk" in state_dict:
             with torch.no_grad():
@@ -333,7 +336,7 @@ class OuterOptimizer(torch.optim.Optimizer):
 
 
 def _module(model: object, group: dist.ProcessGroup | None) -> nn.Module:
-    """Return the plain module, which may be compiled, or wrapped by a DDP of other ranks."""
+    """Return the plain module of one that may be compiled, or wrapped by a DDP of other ranks."""
     module = uncompiled(model)
     if isinstance(module, nn.parallel.DistributedDataParallel):
         mine = default_group() if group is None else group
@@ -394,7 +397,7 @@ def _as_parameter(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor
 
 
 def _unscale(optimizer: torch.optim.Optimizer, scale: torch.Tensor) -> None:
-    """Divide gradients by a GradScaler's scale, with bitwise the same result."""
+    """Divide gradients by a GradScaler's scale, with the same bits as the scaler."""
     inverse = scale.double().reciprocal().float()
     for group in optimizer.param_groups:
         for each in group["params"]:

@@ -1,4 +1,4 @@
-"""What replicas tell each other ahead of a round: its number, and who takes part.
+"""The data that replicas exchange ahead of a round: its number, and who takes part.
 
 They also send a digest of the shared parameters, so that replicas that have drifted apart are found
 in the next round.
@@ -56,7 +56,7 @@ class Agreement:
         group: dist.ProcessGroup | None,
         norm: float | None = None,
     ) -> None:
-        """Begin; collective. norm: of what this replica sends; None, on all, if not needed."""
+        """Begin; collective. norm: of the entries this replica sends; None on all if not needed."""
         self._group = group
         told = [number, digest, int(takes_part)]
         if norm is not None:
@@ -89,7 +89,7 @@ class Agreement:
         return [place for place, takes_part in enumerate(parts) if takes_part]
 
     def median_norm(self) -> float:
-        """Wait; return the median norm of the participants, of two middle ones the lower.
+        """Wait; return the median norm of the participants, if two are in the middle, the lower.
 
         Raise as participants(). Return 0 if no replica takes part.
         """
@@ -104,7 +104,7 @@ class Agreement:
 
 
 def _differing(values: Sequence[int], ranks: Sequence[int]) -> list[int]:
-    """Return the ranks whose value is not the majority's; all ranks if there is no majority."""
+    """Return the ranks whose value differs from the majority's; all if there is no majority."""
     value, count = Counter(values).most_common(1)[0]
     if 2 * count <= len(values):
         return list(ranks)
@@ -121,7 +121,7 @@ def _others(who: Sequence[int], ranks: Sequence[int]) -> str:
 
 
 def _by_rank(values: Sequence[int], ranks: Sequence[int], who: Sequence[int]) -> str:
-    """Name the rounds of the ranks that differ, and that of the others."""
+    """Name the rounds of the ranks that differ, and the round of the others."""
     of = dict(zip(ranks, values, strict=True))
     rest = [rank for rank in ranks if rank not in who]
     shown = [*who, *rest[:1]]

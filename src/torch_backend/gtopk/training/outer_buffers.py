@@ -21,13 +21,13 @@ Together = dict[tuple[torch.dtype, torch.device], Buffered]
 
 
 class Buffers:
-    """The buffers that training changes: those of a module that its state_dict holds.
+    """The buffers that training changes, which are those in the module's state_dict.
 
-    A buffer that is not finite initially is a mask or the like, and is left alone.
+    A buffer that is not finite initially is probably a mask, and is left alone.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None) -> None:
-        """Call it when all replicas have the same buffers."""
+        """Find the buffers; all replicas must have the same ones by now."""
         self._group = group
         self._averaged: Together = {}
         self._copied: Together = {}
@@ -46,9 +46,9 @@ class Buffers:
         return all(bool(each.isfinite().all()) for some in self._averaged.values() for each in some)
 
     def exchange(self, participants: Sequence[int]) -> list[tuple[torch.Tensor, Buffered]]:
-        """Average or copy the buffers of the participants, ranks in the group; collective.
+        """Average or copy the buffers of the participants (ranks in the group); collective.
 
-        Return what write() puts into the buffers.
+        Return values for write() to put into the buffers.
         """
         takes_part = rank_in(self._group) in participants
         found = []
@@ -68,7 +68,7 @@ class Buffers:
 
 
 def write(flat: torch.Tensor, buffers: Buffered) -> None:
-    """Put new values, one after the other, into the buffers."""
+    """Put new values, concatenated in `flat`, into the buffers."""
     pieces = torch.split(flat, [each.numel() for each in buffers])
     for buffer, piece in zip(buffers, pieces, strict=True):
         buffer.detach().copy_(piece.view(buffer.shape))

@@ -1,9 +1,9 @@
 """gtopk.save and gtopk.load of an OuterOptimizer: all replicas in one folder.
 
-The first replica writes what replicas share, the parameters and the momentum, once. Each replica
-writes its own state: the error, the inner optimizer's state, the model, and the result of an
-exchange that is under way. If R' replicas load what R saved, the errors of replica r go to replica
-r mod R', like residuals. If a replica's ranks have shards, there is a folder for each shard.
+The first replica writes the shared parameters and the momentum, once. Each replica writes its own
+state: the error, the inner optimizer's state, the model, and the result of an exchange that is
+under way. If R' replicas load what R replicas saved, the errors of replica r go to replica r mod
+R', like residuals. If a replica's ranks hold shards, there is a folder for each shard.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SHARED_FILE = "outer.pt"
 _SHARED = ("format", "settings", "steps", "rounds", "parameters", "velocity")
 _OWN = ("pending", "error")
-_MEMBER = ("joined", "waiting", "anchor")  # of a member of a ReplicaGroup
+_MEMBER = ("joined", "waiting", "anchor")  # keys of a member of a ReplicaGroup
 _NOT_SHARED = (*_OWN, *_MEMBER, "place")
 _REPLICA = {"outer", "inner", "model"}
 
@@ -104,7 +104,7 @@ def _write(outer: OuterOptimizer, votes: Votes, root: str) -> None:
 def _each_state(
     outer: OuterOptimizer, inner: Mapping[str, Any], change: Callable[..., dict[Any, Any]]
 ) -> dict[str, Any]:
-    """Return the inner optimizer's state, with each parameter's changed by this function."""
+    """Return the inner optimizer's state, with each parameter's state changed by this function."""
     of = dict(enumerate(each for group in outer.param_groups for each in group["params"]))
     states = {
         key: change(state, dict.fromkeys(state, of[key])) if key in of else state
@@ -135,7 +135,7 @@ def _check_seen(every: Sequence[str], replicas: int, number: int) -> None:
 
 
 def _found(outer: OuterOptimizer, root: str) -> dict[str, Any]:
-    """Return what _take() needs: this replica's own, or its part of another number's."""
+    """Return what _take() needs: this replica's own state, or its part if the number differs."""
     if not is_in(root):
         what = "is that of a SparseState" if folders.shards_in(root) else "is not complete"
         raise ValueError(f"gtopk: the checkpoint {root} {what}: there is no {_SHARED_FILE} in it")
@@ -147,7 +147,7 @@ def _found(outer: OuterOptimizer, root: str) -> dict[str, Any]:
     if there != here:
         replica["outer"] |= _own_of_others(root, rank, there, here)
     if rank >= there:
-        replica["outer"].pop("anchor", None)  # it starts with the shared parameters
+        replica["outer"].pop("anchor", None)  # the replica starts with the shared parameters
     place = {"rank": rank, "ranks": here}
     inner = {**replica["inner"], "gtopk": {**shared, **replica["outer"], "place": place}}
     return {"inner": inner, "model": replica["model"], "joins": rank >= there}
@@ -167,13 +167,13 @@ def _own_folder(outer: OuterOptimizer, root: str) -> str:
 
 
 def _folders_in(root: str) -> list[str]:
-    """Return the folders of a checkpoint: those of its shards, or of a model without shards."""
+    """Return the folders of a checkpoint: one per shard, or one for a model without shards."""
     every = sorted(folders.flat_folders(root))
     return [each for each in every if os.path.exists(os.path.join(each, _SHARED_FILE))]
 
 
 def _own_of_others(root: str, rank: int, there: int, here: int) -> dict[str, Any]:
-    """Return the sum of the errors of the replicas r, r + R', ... of R; zeros if there are none."""
+    """Return the sum of the errors of replicas r, r + R', ... of R; zeros if there are none."""
     own = [_get(_file_of(root, i), _REPLICA)["outer"] for i in range(rank, there, here)]
     first = own[0] if own else _get(_file_of(root, 0), _REPLICA)["outer"]
     if first["pending"] is not None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Shared:
-    """The vectors of one part beside the model: the shared parameters and what belongs to them."""
+    """The vectors kept for one part: the shared parameters and the state that belongs to them."""
 
     part: Part
     parameters: torch.Tensor
@@ -50,7 +50,7 @@ class Shared:
     """The shared parameters that this replica took over last, if it has missed rounds since."""
 
     def taken(self) -> torch.Tensor:
-        """Return the shared parameters from which this replica has moved."""
+        """Return the shared parameters from which this replica's movement is measured."""
         return self.parameters if self.anchor is None else self.anchor
 
 
@@ -66,9 +66,9 @@ class Outcome(NamedTuple):
 
 
 class Selection:
-    """Q: what a replica sends of a vector, selected and rounded as by the exchange itself.
+    """The function Q: the part of a vector that is sent, selected and rounded as in the exchange.
 
-    A group of this replica alone runs the same code, and sends nothing.
+    It runs the same code in a group of this replica alone, which sends nothing.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -112,9 +112,9 @@ class Exchange:
     ) -> None:
         """Begin; collective, also over the replica's ranks.
 
-        number: of the round. selection: None if everything is sent. rates: the inner optimizer's
-        learning rate of each part. finite: False if this replica must not take part, whatever its
-        numbers are.
+        number: the round's number. selection: None if everything is sent. rates: the inner
+        optimizer's learning rate of each part. finite: False if this replica must not take part,
+        even if its values are finite.
         """
         self._settings = settings
         self._group = group
@@ -142,7 +142,7 @@ class Exchange:
         except Exception as error:
             if not replica.groups:
                 raise
-            self._failure = error  # the replica's other ranks do not know: finish() raises it
+            self._failure = error  # finish() raises it; the replica's other ranks do not know it
 
     def _send(
         self,
@@ -151,7 +151,7 @@ class Exchange:
         lists: Sequence[torch.Tensor],
         norm: float | None,
     ) -> None:
-        """Begin what is collective over the replicas."""
+        """Begin the operations that are collective over the replicas."""
         settings, parts = self._settings, self._parts
         digest = digest_of(each.parameters for each in parts)
         self._agreement = Agreement(number, digest, self.takes_part, self._group, norm)
@@ -181,7 +181,7 @@ class Exchange:
                 work.wait()
         if len(participants) < self._settings.quorum:
             return Outcome(participants, None, self._errors)
-        divided = self._settings.mean == "contributors"  # per coordinate, by the exchange
+        divided = self._settings.mean == "contributors"  # the exchange has divided per coordinate
         means = [
             part.part.restore(total if divided else mean_of(total, len(participants)))
             for part, total in zip(self._parts, self._totals, strict=True)
@@ -194,7 +194,7 @@ class Exchange:
         return Outcome(participants, means if finite else None, self._errors)
 
     def _send_everything(self, vector: torch.Tensor) -> None:
-        """Send by the algorithm "dense". Rounding errors become the new error."""
+        """Send all entries with the algorithm "dense". Rounding errors become the new error."""
         settings = self._settings
         keeps = settings.keeps_error and codes_dense(settings.wire)
         error = torch.zeros_like(vector) if keeps else None
@@ -213,7 +213,7 @@ class Exchange:
     def _send_selection(
         self, sent: torch.Tensor, error: torch.Tensor | None, shared: Shared
     ) -> None:
-        """Send lists. What re-selection drops and rounding clipped values loses goes to the error.
+        """Send lists. Losses from re-selection and from rounding clipped values go to the error.
 
         Rounding values that are already rounded changes nothing.
         """
@@ -250,7 +250,7 @@ class Exchange:
 
 
 def _norm(lists: Sequence[torch.Tensor], parts: Sequence[Shared], replica: Replica) -> float:
-    """Return the norm of what this replica sends, on all of its ranks."""
+    """Return the norm of what this replica sends, over all of its ranks."""
     if not replica.groups:
         return norm_of(lists)
     return replica.norm_of(
@@ -261,21 +261,21 @@ def _norm(lists: Sequence[torch.Tensor], parts: Sequence[Shared], replica: Repli
 
 
 def _selector(settings: Settings, block: int) -> Any:
-    """Return arguments with which the exchange selects all of what was selected before."""
+    """Return arguments with which the exchange selects everything that was selected before."""
     if settings.selects_visible:
         return {"density": 1.0}
     return {"density": settings.share_of(block), "select": "block", "block": block}
 
 
 def _wanted(shared: Shared, settings: Settings, rate: float) -> torch.Tensor:
-    """Return a = error_decay * e + scale * T(shared parameters - own ones), or the own parameters.
+    """Return a = error_decay * e + scale * T(shared - own parameters), or the own parameters.
 
     For gradients: error_decay * e + T(learning rate * gradient).
     """
     part = shared.part
     if settings.averages_parameters:
         local = part.gather()
-        if shared.anchor is not None:  # moves by what it has missed
+        if shared.anchor is not None:  # the movement includes the rounds that it missed
             local.add_(shared.parameters - shared.anchor)
         return local
     if settings.takes_gradients:

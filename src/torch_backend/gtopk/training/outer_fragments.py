@@ -1,4 +1,4 @@
-"""Fragments: the parts of a model that take turns, and when the turn of each is. Pure."""
+"""Fragments: the parts of a model that take turns, and the step of each turn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def layer_of(name: str) -> str:
 def fragments_of(names: Iterable[str], count: int) -> list[list[str]]:
     """Deal the parameters out to fragments, layer by layer: layer i to fragment i mod count.
 
-    So each fragment has layers from all depths (Streaming DiLoCo's strided pattern). Raise
+    Each fragment then has layers from all depths (Streaming DiLoCo's strided pattern). Raise
     ValueError if there are fewer layers than fragments.
     """
     layers: dict[str, list[str]] = {}
@@ -40,7 +40,7 @@ def fragments_of(names: Iterable[str], count: int) -> list[list[str]]:
 
 
 def turns_of(inner_steps: int, fragments: int) -> dict[int, int]:
-    """Return the fragment whose turn comes at each step of a round; the first one's is at 0."""
+    """Return the fragment whose turn comes at each step of a round; the first turn is at 0."""
     return {each * inner_steps // fragments: each for each in range(fragments)}
 
 

@@ -1,10 +1,11 @@
 """The members of a ReplicaGroup under an outer optimizer: replicas that leave, return and join.
 
-After each configure(), and after an exchange that failed, members meet ahead of the next exchange:
-they tell each other where they are, and the most advanced one brings the others up to date.
+After each configure(), and after an exchange that failed, members meet ahead of the next exchange.
+They tell each other their steps and rounds, and the most advanced member brings the others up to
+date.
 
-If a replica is several ranks, each of them is a member of its own group, that of its shard. They do
-each of these things together, and none of them writes anything before all have succeeded.
+If a replica has several ranks, each of them is a member of the group of its shard. The replica's
+ranks do each of these things together, and none writes anything before all have succeeded.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ALIKE = (
 
 
 class Place(NamedTuple):
-    """Where a member is; the same on all ranks of a replica."""
+    """A member's progress; the same on all ranks of a replica."""
 
     joined: int
     """0 for one that has no state yet."""
@@ -56,12 +57,12 @@ class Place(NamedTuple):
     """Of this meeting, if this member is the one that brings the others up to date."""
 
     def is_current(self, source: Place) -> bool:
-        """Return whether it has what `source` has."""
+        """Return whether this member has the state that `source` has."""
         return bool(self.joined) and (self.number, self.digest) == (source.number, source.digest)
 
 
 class Met(NamedTuple):
-    """What a meeting has brought, before this replica takes it over."""
+    """The result of a meeting, before this replica takes it over."""
 
     backend: weakref.ref[GtopkBackend]
     places: list[Place]
@@ -89,9 +90,9 @@ class Members:
         others: Sequence[torch.Tensor],
         settings: Settings,
     ) -> None:
-        """lines: what must be alike on all members, see check_alike.
+        """Join no one yet. lines: what must be equal on all members; see check_alike.
 
-        others: parameters that are not exchanged and buffers, which one that joins takes over.
+        others: parameters that are not exchanged, and buffers; a member that joins takes them over.
         """
         self._group = group
         self._replica = replica
@@ -103,7 +104,7 @@ class Members:
         self.joined = False
         self._met: weakref.ref[GtopkBackend] | None = None
         self._meeting = 0
-        self._committed = 0  # the meeting of those who committed the last exchange
+        self._committed = 0  # the meeting whose members committed the last exchange
 
     def have_changed(self) -> bool:
         """Return whether members must meet. Raise DistBackendError if the group has no ranks."""
@@ -112,20 +113,20 @@ class Members:
         return self._group.current_backend() is not (self._met and self._met())
 
     def must_meet(self) -> bool:
-        """Return have_changed() of any of the replica's ranks."""
+        """Return whether have_changed() is true on any of the replica's ranks."""
         return not self._replica.decide(lambda: int(not self.have_changed()))
 
     def are_called(self) -> bool:
-        """Return whether others wait for this replica, which has missed a round."""
+        """Return whether others wait for this replica after it has missed a round."""
         roll, is_first = self._roll, self._replica.is_first
         if not self.late or roll is None:
             return False
         return bool(self._replica.decide(lambda: int(not is_first or roll.is_called())))
 
     def assemble(self, rounds: Rounds, *, changed: bool) -> bool:
-        """Meet if members have changed. Return whether this replica takes part in what is due.
+        """Meet if members have changed. Return whether this replica takes part in the due exchange.
 
-        With a grace period it does not if it is too late, or too few have come. Collective.
+        With a grace period, it does not if it is too late or too few have come. Collective.
         """
         if self._roll is not None:
             if changed:
@@ -144,7 +145,7 @@ class Members:
         return True
 
     def _answer(self, roll: RollCall, *, current: bool) -> Roll | None:
-        """Answer a roll call, once for the replica, and so alike for all shards."""
+        """Answer a roll call once for the replica, so that all shards give the same answer."""
 
         def answer() -> str:
             return json.dumps(roll.answer(joined=self.joined, current=current))
@@ -172,24 +173,24 @@ class Members:
         warnings.warn(f"gtopk: {what}", stacklevel=8)
 
     def give_up(self) -> None:
-        """Meet ahead of the next exchange, even if the group is not configured before.
+        """Meet ahead of the next exchange, even if the group is not configured before it.
 
-        What failed for one shard need not have failed for another one, whose members would wait for
-        this replica: end that group.
+        An exchange that failed for one shard may have succeeded for another, whose members would
+        then wait for this replica. So end that group too.
         """
         if self._replica.groups:
             self._group.abort()
         self._met = None
 
     def resume(self, *, joined: bool) -> None:
-        """Meet ahead of the next exchange, as a state was loaded. joined: of the one that saved."""
+        """Meet ahead of the next exchange after a state was loaded. joined: its saved value."""
         self.joined, self._committed = joined, 0
         self._met = None
 
     def meet(self, rounds: Rounds) -> None:
-        """Agree on the step, and on the exchanges that wait; bring members up to date. Collective.
+        """Agree on the step and the waiting exchanges; bring members up to date. Collective.
 
-        An exchange that is under way begins again, unless another member has committed it.
+        A pending exchange begins again, unless another member has committed it.
         """
         rounds.take_back()
         place = self._place(rounds)
@@ -209,9 +210,10 @@ class Members:
         self._committed = source.meeting
 
     def all_have_it(self) -> None:
-        """Return once every member has what the exchange delivered; raise if one is lost before.
+        """Return once every member has what the exchange delivered; raise if one is lost first.
 
-        One that raises does not know whether others have returned: they meet before the next.
+        A member that raises does not know whether others have returned; all meet before the next
+            exchange.
         """
 
         def confirm() -> int:
@@ -222,7 +224,7 @@ class Members:
         self._committed = self._meeting
 
     def _place(self, rounds: Rounds) -> Place:
-        """Return this replica's place; collective over its ranks."""
+        """Return this replica's Place; collective over its ranks."""
         digest = digest_of(_vectors(rounds)) if self.joined else 0
         found = torch.tensor(self._replica.gathered([digest, secrets.randbits(62)]))
         name = int(found[0, 1])
@@ -232,7 +234,7 @@ class Members:
         return Place(1, rounds.number, rounds.step, of_all, self._committed, name)
 
     def _hear(self, rounds: Rounds, mine: Place) -> Met:
-        """Learn where the members are, and what the source has. Collective over the replicas."""
+        """Learn the members' places and the source's state. Collective over the replicas."""
         backend = weakref.ref(self._group.current_backend())
         places = [Place(*each) for each in self._gathered(mine)]
         if not all(each.joined for each in places):
@@ -260,7 +262,7 @@ class Members:
             )
 
     def _update(self, rounds: Rounds, met: Met) -> None:
-        """Take over what the source has, if this replica is behind or joins."""
+        """Take over the source's state, if this replica is behind or joins."""
         places, source, vectors, others = met.places, met.source, met.vectors, met.others
         rank = self._group.rank()
         mine, its = places[rank], places[source]
@@ -269,7 +271,7 @@ class Members:
         undecided = rounds.undecided
         if undecided and (mine.number + 1, self._meeting) == (its.number, its.meeting):
             rounds.number += 1
-            rounds.commit(undecided)  # the source has committed it, so all have it
+            rounds.commit(undecided)  # the source has committed it, so all members have it
             return
         if mine.joined and mine.number == its.number:
             warnings.warn(
@@ -306,7 +308,7 @@ class Members:
 
 
 def _vectors(rounds: Rounds) -> list[torch.Tensor]:
-    """Return what members share."""
+    """Return the vectors that members share."""
     return [
         vector
         for each in rounds.parts()
@@ -318,8 +320,8 @@ def _vectors(rounds: Rounds) -> list[torch.Tensor]:
 def _most_advanced(places: Sequence[Place]) -> int:
     """Return the member that brings the others up to date.
 
-    It has committed the most exchanges; of those that differ then, it is one of the majority. The
-    further step decides among the rest, and then the lower rank.
+    It has committed the most exchanges. Among several such members, it belongs to the majority;
+    ties go to the later step, and then to the lower rank.
     """
     ranks = range(len(places))
     last = max(each.number for each in places)

@@ -1,4 +1,4 @@
-"""Parameters as the vectors that an outer optimizer exchanges: one for each type and tile size."""
+"""Parameters as vectors that an outer optimizer exchanges: one for each type and tile size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Slot(NamedTuple):
-    """Where a parameter lies in a part's vector."""
+    """The position of a parameter in a part's vector."""
 
     name: str
     parameter: torch.Tensor
@@ -26,17 +26,17 @@ class Slot(NamedTuple):
 
     @property
     def tensor(self) -> torch.Tensor:
-        """Return the parameter's own numbers, as real ones; those of its shard on this rank."""
+        """Return the parameter's values as real numbers; of a DTensor, this rank's shard."""
         return as_real(local_of(self.parameter.detach()))
 
     @property
     def gradient(self) -> torch.Tensor:
-        """Return its gradient likewise; zeros if it has none."""
+        """Return its gradient in the same form; zeros if it has none."""
         gradient: Any = self.parameter.grad
         if gradient is None:
             return torch.zeros_like(self.tensor)
         wanted = getattr(self.parameter, "placements", None)
-        if wanted is not None and gradient.placements != wanted:  # a sum that is yet to be added up
+        if wanted is not None and gradient.placements != wanted:  # a sum whose terms are separate
             gradient = gradient.redistribute(placements=wanted)
         return as_real(local_of(gradient.detach()).to_dense())
 
@@ -57,10 +57,10 @@ class Part:
         group: int,
         device: torch.device | None = None,
     ) -> None:
-        """parameters: of one type, device and group; in tiles, all with those of `block` elements.
+        """Hold these parameters, all of one type, device, group and number of elements per tile.
 
-        group: its number among the inner optimizer's. device: of the vectors; None is that of the
-        parameters.
+        group: the group's number in the inner optimizer. device: the vectors' device; None means
+        the parameters' device.
         """
         self.block = block
         self.group = group
@@ -94,7 +94,7 @@ class Part:
         return vector
 
     def transform(self, vector: torch.Tensor) -> torch.Tensor:
-        """Transform a vector into what is selected from: itself, or its tiles' coefficients."""
+        """Return the values to select from: the vector itself, or its tiles' coefficients."""
         return self._each_tile(vector, transformed) if self._has_coefficients else vector
 
     def restore(self, vector: torch.Tensor) -> torch.Tensor:
@@ -145,10 +145,10 @@ def parts_of(
     apart: bool,
     device: torch.device | None = None,
 ) -> list[Part]:
-    """Put parameters of one type, device and tile size together, in the order of the first ones.
+    """Put parameters of one type, device and tile size together, ordered by first parameter.
 
-    groups: each parameter's number among the inner optimizer's groups. apart: whether a part must
-    not mix groups. device: of the vectors.
+    groups: the number of each parameter's group in the inner optimizer. apart: whether a part must
+    not mix groups. device: the vectors' device.
     """
     together: dict[tuple[Any, ...], dict[str, torch.Tensor]] = {}
     for name, parameter in parameters.items():

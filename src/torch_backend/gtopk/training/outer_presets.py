@@ -1,4 +1,4 @@
-"""The presets of gtopk.OuterOptimizer: named parts of one rule. Knows no tensors and no ranks.
+"""The presets of gtopk.OuterOptimizer: settings of one rule. Uses no tensors and no ranks.
 
 docs/outer.md has the rule, and the source of each number.
 """
@@ -79,7 +79,7 @@ class Overrides(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Settings:
-    """A preset with its overrides; see Overrides. k and density are both None for everything."""
+    """A preset with its overrides; see Overrides. If k and density are None, all is sent."""
 
     preset: str
     inner_steps: int
@@ -111,12 +111,12 @@ class Settings:
 
     @property
     def selects_visible(self) -> bool:
-        """Whether it sends what would change a parameter in bfloat16, however much that is."""
+        """Whether it sends all entries that would change a parameter in bfloat16."""
         return self.preset == "pulseloco"
 
     @property
     def keeps_error(self) -> bool:
-        """Whether a replica keeps what it has not sent."""
+        """Whether a replica keeps entries that it has not sent."""
         return self.error_decay > 0
 
     @property
@@ -226,7 +226,7 @@ def _refuse_what_is_not_there(given: dict[str, Any]) -> None:
 
 
 def _refuse_what_is_fixed(preset: str, given: dict[str, Any]) -> None:
-    """Raise ValueError for overrides that some presets cannot take."""
+    """Raise ValueError for overrides that the preset cannot take."""
     selection = {"k", "density", "transform", "algorithm", "wire"}
     fixed, why = {
         "localsgd": (
@@ -251,7 +251,7 @@ def _refuse_what_is_fixed(preset: str, given: dict[str, Any]) -> None:
 
 
 def _merged(preset: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the preset's values with the given overrides, without values that these disable."""
+    """Return the preset's values with the overrides, without values that they disable."""
     values = cast("dict[str, Any]", {**PRESETS[preset], **given})
     if "density" in given and "k" not in given:
         values.pop("k", None)
@@ -344,7 +344,7 @@ def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
 
 
 def _check_what_acts(settings: Settings, given: dict[str, Any]) -> None:
-    """Raise ValueError for an argument that would change nothing."""
+    """Raise ValueError for an argument that would have no effect."""
     if settings.nesterov and not settings.momentum:
         raise ValueError("gtopk: nesterov=True needs a momentum above 0")
     rounds = codes_dense(settings.wire)

@@ -1,6 +1,6 @@
 """Roll calls: which replicas have come to an exchange when it begins, and which are too late.
 
-Replicas answer in the store in which a ReplicaGroup was configured. Knows no parameters.
+Replicas answer in the store in which a ReplicaGroup was configured. Uses no parameters.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from gtopk.core.replicas import Configured, ReplicaGroup
 
 _POLL = 0.02  # seconds
-_KEPT = 8  # roll calls whose answers are still in the store
-# What a replica answers.
+_KEPT = 8  # number of roll calls whose answers stay in the store
+# These are a replica's possible answers.
 _NEW, _CURRENT, _BEHIND = "new", "current", "behind"
 
 
@@ -35,10 +35,10 @@ class Roll(NamedTuple):
 
 
 class RollCall:
-    """The roll calls of the replicas that a ReplicaGroup was configured with."""
+    """The roll calls of the replicas with which a ReplicaGroup was configured."""
 
     def __init__(self, group: ReplicaGroup, grace: float) -> None:
-        """grace: seconds that the first one to come waits for the others."""
+        """Wait this many seconds for others, if this replica comes first."""
         self._group = group
         self._grace = grace
         self._given: Configured | None = None
@@ -46,10 +46,11 @@ class RollCall:
         self._last: list[int] = []
 
     def answer(self, *, joined: bool, current: bool) -> Roll | None:
-        """Wait until it is decided who has come; None if that was decided without this replica.
+        """Wait until it is decided who has come; return None if it was decided without this one.
 
-        joined: whether it has a state. current: whether it has met those who came last time, and
-        could exchange something with them. Raise DistBackendError if the store cannot be reached.
+        joined: whether this replica has a state. current: whether it has met the replicas that came
+        last time, and could exchange with them. Raise DistBackendError if the store cannot be
+        reached.
         """
         with self._store() as store:
             decided = store.add("decided", 0)
@@ -76,7 +77,7 @@ class RollCall:
     def _decided(
         self, number: int, place: PrefixStore, store: PrefixStore, given: Configured
     ) -> Roll:
-        """Wait until somebody decides; decide if all have come, or the others are too late."""
+        """Wait until a replica decides; decide if all have come or the others are too late."""
         began = time.monotonic()
         while not place.check(["roll"]):
             waited = time.monotonic() - began
@@ -100,12 +101,12 @@ class RollCall:
                     )
             time.sleep(_POLL)
         ranks, anew, _ = json.loads(place.get("roll"))
-        # The first roll call finds the group as it was configured.
+        # At the first roll call, the group is as it was configured.
         return Roll(number, ranks, anew, anew and (number > 0 or len(ranks) < given.size))
 
     @contextlib.contextmanager
     def _store(self) -> Iterator[PrefixStore]:
-        """Yield what belongs to the last configure(), from which on roll calls are numbered."""
+        """Yield the part of the store for the last configure(), which restarts the numbering."""
         given = self._group.configured()
         if given is not self._given:
             self._given, self._number, self._last = given, 0, []

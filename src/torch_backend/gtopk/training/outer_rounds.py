@@ -1,4 +1,4 @@
-"""The rounds of an outer optimizer: what is shared, and when each fragment of it is exchanged."""
+"""The rounds of an outer optimizer: the shared state, and when each fragment is exchanged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Pending:
 
 
 class Delivered(NamedTuple):
-    """What an exchange has delivered and commit() uses: all of it, or none."""
+    """The result of an exchange, which commit() uses completely or not at all."""
 
     pending: Pending
     outcome: Outcome
@@ -78,16 +78,16 @@ class Membership(Protocol):
     """Whether it has missed a round, as it was too late."""
 
     def are_called(self) -> bool:
-        """Return whether others wait for one that is late."""
+        """Return whether others wait for a replica that is late."""
 
     def have_changed(self) -> bool:
-        """Return whether members must meet, as this rank sees it."""
+        """Return whether members must meet, as far as this rank knows."""
 
     def must_meet(self) -> bool:
         """Return whether members must meet; collective over the replica's ranks."""
 
     def assemble(self, rounds: Rounds, *, changed: bool) -> bool:
-        """Find out who takes part in what is due; return whether this replica does."""
+        """Find out who takes part in the due exchange; return whether this replica does."""
 
     def meet(self, rounds: Rounds) -> None:
         """Meet; collective."""
@@ -117,11 +117,11 @@ class Rounds:
         device: torch.device | None,
         members: Membership | None,
     ) -> None:
-        """fragments: parameters by name, with equal values on all replicas by now.
+        """Share these fragments: parameters by name, with equal values on all replicas by now.
 
-        groups: each parameter's number among the inner optimizer's groups. device: where vectors
-        are kept and exchanged; None is that of the parameters. members: of a group whose ranks
-        change, which then need not be alike before join(); None for other groups.
+        groups: the number of each parameter's group in the inner optimizer. device: where vectors
+        are kept and exchanged; None means the parameters' device. members: the members of a group
+        whose ranks change, whose parameters may then differ before join(); None for other groups.
         """
         self._settings = settings
         self._group = group
@@ -172,14 +172,14 @@ class Rounds:
 
     @property
     def joined(self) -> bool:
-        """False for a member that has yet to join()."""
+        """Whether this replica has joined; false for a member that has yet to join()."""
         return self.members is None or self.members.joined
 
     @torch.no_grad()
     def after_step(self, *, finite: bool = True) -> None:
         """Count a step, use the result that is due, begin the exchange whose turn it is.
 
-        finite: False if this replica must not take part, whatever its numbers are.
+        finite: False if this replica must not take part, even if its values are finite.
         """
         self.step += 1
         self.statistics["steps"] += 1
@@ -191,7 +191,7 @@ class Rounds:
 
     @torch.no_grad()
     def join(self) -> None:
-        """Take the members' parameters and their step; take no part in an exchange of theirs."""
+        """Take over the members' parameters and step, without taking part in an exchange."""
         self._exchange(joins=True)
 
     def exchanges_next(self) -> bool:
@@ -211,7 +211,7 @@ class Rounds:
             self._note_bytes()
 
     def take_back(self) -> None:
-        """Undo the start of the exchange that is under way, if any: it will begin again."""
+        """Undo the start of a pending exchange, if any; it will begin again."""
         if self.pending is not None:
             self.number -= 1
             if self.pending.fragment not in self.waiting:
@@ -223,7 +223,7 @@ class Rounds:
         return [each for fragment in self.fragments for each in fragment]
 
     def _exchange(self, finite: bool = True, *, joins: bool = False) -> None:
-        """Use the result that is due; begin the exchanges that are waiting, one after the other."""
+        """Use the result that is due; begin the waiting exchanges, one after the other."""
         began, members = time.monotonic(), self.members
         try:
             changed = members is not None and members.must_meet()
@@ -240,7 +240,7 @@ class Rounds:
                 if not self._settings.delay:
                     self._use()
         except BaseException:
-            if members is None:  # the exchange is skipped, and not waited for again
+            if members is None:  # the exchange is skipped and not repeated
                 self.pending, self.waiting = None, []
             else:
                 self.take_back()
@@ -293,7 +293,7 @@ class Rounds:
     def _delivered(self, pending: Pending) -> Delivered:
         """Wait for the exchange, and average buffers.
 
-        The means are None unless those of all the replica's ranks are finite. Collective over the
+        The means are None unless they are finite on all of the replica's ranks. Collective over the
         replica's ranks. Raise on all of them if the exchange failed on one.
         """
         found: list[Delivered] = []
@@ -310,14 +310,14 @@ class Rounds:
         return found[0]._replace(outcome=outcome)
 
     def commit(self, delivered: Delivered) -> None:
-        """Move the fragment's shared parameters and take them over: all of them, or none."""
+        """Move the fragment's shared parameters and take over all of them, or none."""
         self.pending = self.undecided = None
         pending, outcome, buffers = delivered
         for flat, some in buffers:
             write(flat, some)
         for i, each in enumerate(self.fragments[pending.fragment]):
             if not self._reaches_quorum(outcome) and pending.takes_part:
-                continue  # goes on with its own parameters, as if the round had not ended
+                continue  # keeps its own parameters, as if the round had not ended
             if outcome.means is not None:
                 self._move(each, outcome.means[i], outcome.errors[i])
             if self._settings.mix and pending.takes_part:
@@ -353,7 +353,7 @@ class Rounds:
         counted["bytes_received"] += int(now["bytes_received"]) - self._before[1]
 
     def _inner_number(self, shared: Shared, name: str) -> float:
-        # Look groups up each time: loading a state gives an optimizer new ones.
+        # Look groups up each time, because loading a state gives an optimizer new ones.
         return float(self._inner.param_groups[shared.part.group].get(name, 0.0))
 
     def _count(self, outcome: Outcome) -> None:

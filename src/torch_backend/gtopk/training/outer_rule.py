@@ -1,7 +1,7 @@
 """The rule of an outer optimizer, equation by equation, on tensors of one replica.
 
-Every operation rounds once: nothing here is fused, so that replicas on different processors, and
-numpy, get the same bits. Knows no ranks; docs/outer.md has the whole rule.
+Every operation rounds once and nothing is fused, so that replicas on different processors, and
+numpy, get the same bits. This module uses no ranks; docs/outer.md has the whole rule.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def movement(shared: torch.Tensor, local: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return shared - local, in `local`: this replica's movement with the sign of a gradient.
 
-    dtype: of the parameters. What the replica took over were shared parameters of this type.
+    dtype: the parameters' type, to which shared parameters were rounded when they were taken over.
     """
     taken = shared if shared.dtype == dtype else shared.to(dtype).to(shared.dtype)
     return torch.sub(taken, local, out=local)
@@ -36,16 +36,16 @@ def with_error(moved: torch.Tensor, error: torch.Tensor | None, settings: Settin
 
 
 def visible(wanted: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-    """Return the entries that change a shared parameter once both are rounded to bfloat16.
+    """Return the entries that change a shared parameter after rounding to bfloat16.
 
-    The others are zero.
+    Other entries are zero.
     """
     seen = (shared - wanted).bfloat16() != shared.bfloat16()
     return torch.where(seen, wanted, torch.zeros_like(wanted))
 
 
 def error_left(wanted: torch.Tensor, sent: torch.Tensor, subtract: float) -> torch.Tensor:
-    """Return wanted - subtract * sent, in `wanted`: what later rounds still have to send."""
+    """Return wanted - subtract * sent, in `wanted`: the error, which later rounds have to send."""
     return wanted.sub_(sent if subtract == 1 else sent * subtract)
 
 
@@ -65,7 +65,8 @@ def clipped(sent: torch.Tensor, norm: float, median: float) -> torch.Tensor:
 
 def mean_of(total: torch.Tensor, divisor: int) -> torch.Tensor:
     """Return total / divisor, in `total`."""
-    # A GPU divides by a number by multiplying with its reciprocal, but truly divides by a tensor.
+    # A GPU divides by a number by multiplying by its reciprocal; only a tensor is divided by
+    # exactly.
     return total.div_(torch.full((), divisor, dtype=total.dtype, device=total.device))
 
 

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from gtopk.training.outer_rounds import Rounds
 
 _FORMAT = 1
-# The vectors that belong to parameters, by the attribute that holds them.
+# These attributes hold the vectors that belong to parameters.
 _VECTORS = ("parameters", "velocity", "error")
 
 
 def write(settings: Settings, rounds: Rounds, group: dist.ProcessGroup | None) -> dict[str, Any]:
-    """Return a copy of everything, by the parameters' names and in the shapes of this rank's parts.
+    """Return a copy of everything, by parameter name, in the shapes of this rank's parts.
 
-    Waits for an exchange that is under way; among replicas that come and go, it is saved as one
-    that has to begin again.
+    Waits for an exchange that is under way; over a ReplicaGroup, it is saved as one that has to
+    begin again.
     """
     parts = rounds.parts()
     shards = _shards(parts)
@@ -63,10 +63,10 @@ def write(settings: Settings, rounds: Rounds, group: dist.ProcessGroup | None) -
 def read(
     saved: object, settings: Settings, rounds: Rounds, group: dist.ProcessGroup | None
 ) -> None:
-    """Copy what was saved into the rounds.
+    """Copy a saved state into the rounds.
 
-    Raise ValueError, before anything is written, if the state is missing, or is that of another
-    replica or number of replicas, of other settings or parameters.
+    Raise ValueError, before anything is written, if the state is missing, or belongs to another
+    replica, another number of replicas, other settings or other parameters.
     """
     _check(isinstance(saved, Mapping), "it is not a dict", saved)
     assert isinstance(saved, Mapping)
@@ -86,7 +86,7 @@ def read(
     pending = None if saved["pending"] is None else _read(saved["pending"], rounds)
     waiting = [check_whole(each, "a saved fragment", 0) for each in saved.get("waiting", [])]
     _check(all(each < len(rounds.fragments) for each in waiting), "'waiting' is invalid", waiting)
-    anchors = saved.get("anchor", {})  # of parts whose rounds this replica has missed
+    anchors = saved.get("anchor", {})  # for parts whose rounds this replica has missed
     _check(isinstance(anchors, Mapping), "'anchor' must be a dict", anchors)
     kept = [each.part for each in parts if each.part.slots[0].name in anchors]
     _check_tensors(anchors, kept, "anchor")
@@ -174,7 +174,7 @@ def _check_shards(saved: object, mine: Mapping[str, str]) -> None:
 
 def _check_settings(saved: object, settings: Settings) -> None:
     mine = dataclasses.asdict(settings)
-    # A setting that an earlier version did not have was at what is its default now.
+    # A setting that an earlier version lacked has the value that is now its default.
     then = {each.name: each.default for each in dataclasses.fields(settings)}
     always = {name for name, default in then.items() if default is dataclasses.MISSING}
     _check(
@@ -193,7 +193,7 @@ def _check_settings(saved: object, settings: Settings) -> None:
 
 
 def _check_tensors(saved: object, parts: Sequence[Part], name: str) -> None:
-    """Raise ValueError unless it has a tensor for each parameter of these parts, and no others."""
+    """Raise ValueError unless `saved` has exactly one tensor per parameter of these parts."""
     _check(isinstance(saved, Mapping), f"'{name}' must be a dict", saved)
     assert isinstance(saved, Mapping)
     mine = {slot.name: slot.tensor.shape for part in parts for slot in part.slots}

@@ -1,8 +1,8 @@
-"""A replica that is several ranks, each with its shards (DTensors), under an outer optimizer.
+"""A replica with several ranks, each with its shards (DTensors), under an outer optimizer.
 
-Each rank exchanges its own shards with those ranks of the other replicas that hold the same ones.
-What concerns a replica as a whole, its ranks decide together, so that all of its shards take part
-in a round, and move, or none does.
+Each rank exchanges its own shards with the ranks of other replicas that hold the same shards. A
+replica's ranks decide together about the replica as a whole, so that either all of its shards take
+part in a round and move, or none does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FAILED = -1
-# A shard in a saved file is a dict with this key alone.
+# A shard in a saved file is a dict with only this key.
 _SHARD = "gtopk.shard"
 _ALIKE = (
     "the ranks of this replica do not agree on their OuterOptimizers",
@@ -44,18 +44,18 @@ _ALIKE = (
 
 
 class Replica:
-    """The ranks, including this one, that hold the shards of a replica; often this one alone.
+    """The ranks that hold a replica's shards, including this one; often only this one.
 
-    Methods that send something are collective over these ranks. One alone sends nothing. Over a
-    ReplicaGroup each rank has its own, and what happens in one of them counts only once the
+    Methods that send something are collective over these ranks. A single rank sends nothing. Over a
+    ReplicaGroup, each rank has its own group, and what happens in one group counts only once the
     replica's ranks have decided that it has happened in all.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None) -> None:
-        """group: a rank for each replica.
+        """Find the replica's ranks. group: has a rank for each replica.
 
         Raise ValueError if parameters are not shards or copies, or the group has ranks of this
-        replica; NotImplementedError for meshes that are no parts of one.
+        replica; NotImplementedError for meshes that are not parts of one mesh.
         """
         self._module = module
         self._group = group
@@ -69,7 +69,7 @@ class Replica:
         """(number, of how many); None for a replica without shards."""
 
     def all_succeed(self, do: Callable[[], T]) -> T:
-        """Call `do`; raise its error where it fails, and one that names it on other ranks.
+        """Call `do`; raise its error where it fails, and on other ranks an error that names it.
 
         Collective, also over the replicas.
         """
@@ -82,13 +82,14 @@ class Replica:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that decides what one decides for the replica."""
+        """Whether this rank takes the decisions that one rank takes for the replica."""
         return self.shard is None or self.shard[0] == 0
 
     def compare(self, settings: Sequence[Line], parameters: Mapping[str, torch.Tensor]) -> None:
         """Raise ValueError on every rank unless the replica's ranks agree.
 
-        See all_succeed(); over a ReplicaGroup, which has no ranks yet, on this replica's ranks.
+        See all_succeed(). A ReplicaGroup has no ranks yet, so over one this compares only the
+        replica's ranks.
         """
         lines = [*settings]
         votes = Votes(self.groups, first=False)
@@ -107,9 +108,9 @@ class Replica:
         return int(self._reduced(torch.tensor([value]), dist.ReduceOp.MIN).item())
 
     def decide(self, do: Callable[[], int]) -> int:
-        """Call `do`, which exchanges something with other replicas; return the ranks' least result.
+        """Call `do`, which exchanges something with other replicas; return the least result.
 
-        do: returns a number of 0 or more. If it fails on a rank, raise its error there, and
+        do: returns a number, 0 or more. If it fails on a rank, raise its error there, and
         DistBackendError on the replica's other ranks.
         """
         if not self.groups:
@@ -142,7 +143,7 @@ class Replica:
             raise DistBackendError(str(error)) from error
 
     def gathered(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Return the numbers of each of the replica's ranks, in an order that all have."""
+        """Return the numbers of each of the replica's ranks, in the same order on all."""
         told = torch.tensor([numbers], dtype=torch.int64)
         for group in self.groups:
             assert self._mesh is not None
@@ -156,8 +157,8 @@ class Replica:
     def norm_of(self, pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
         """Return the norm of what the replica's ranks send, in float32; copies count once.
 
-        pieces: parameters, each with what this rank sends of it. Plain parameters are taken to be
-        alike on all ranks.
+        pieces: parameters, each with the part of it that this rank sends. Plain parameters are
+        assumed to be equal on all ranks.
         """
         assert self._mesh is not None
         square = 0.0
@@ -174,16 +175,16 @@ class Replica:
 
     def _reduced(self, told: torch.Tensor, op: Any) -> torch.Tensor:
         assert self._mesh is not None
-        told = told.to(self._mesh.device_type)  # the groups may serve no other
+        told = told.to(self._mesh.device_type)  # the groups may serve no other device
         for group in self.groups:
             dist.all_reduce(told, op, group=group)
         return told
 
 
 def reshard(module: nn.Module) -> None:
-    """Drop the whole parameters that FSDP keeps after some forwards, so that it gathers them anew.
+    """Drop gathered parameters that FSDP keeps after some forwards, so that it gathers them anew.
 
-    The module's parameters are its shards then.
+    The module's parameters are then its shards.
     """
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # importing it takes a second
     for each in () if fsdp is None else module.modules():
@@ -192,14 +193,14 @@ def reshard(module: nn.Module) -> None:
 
 
 def described(parameter: torch.Tensor) -> str:
-    """Say what this rank has of a parameter."""
+    """Describe the part of a parameter that this rank has."""
     if not is_distributed(parameter):
         return _described(parameter)
     return f"{_described(parameter)}, {part_of(parameter)}"
 
 
 def part_of(parameter: Any, rank: int | None = None) -> str:
-    """Say which part of a DTensor a rank has, alike in all versions of torch. None: this rank."""
+    """Describe a rank's part of a DTensor, equally in all torch versions. None means this rank."""
     mesh: DeviceMesh = parameter.device_mesh
     place = (mesh.mesh == (dist.get_rank() if rank is None else rank)).nonzero()[0].tolist()
     parts = [
@@ -211,9 +212,9 @@ def part_of(parameter: Any, rank: int | None = None) -> str:
 
 
 def like(parameter: torch.Tensor, local: torch.Tensor | None) -> torch.Tensor:
-    """Return a tensor that is distributed like a parameter, from this rank's part of it.
+    """Return a tensor distributed like `parameter`, made from this rank's part of it.
 
-    None: the part has no elements.
+    local: None if the part has no elements.
     """
     if not is_distributed(parameter):
         assert local is not None
@@ -234,13 +235,14 @@ def like(parameter: torch.Tensor, local: torch.Tensor | None) -> torch.Tensor:
 def to_save(values: Mapping[Any, Any], parameters: Mapping[Any, Any]) -> dict[Any, Any]:
     """Replace the DTensors among the values by this rank's parts, to be written to a file.
 
-    parameters: how each value must be distributed. Raise NotImplementedError for one that is not.
+    parameters: how each value must be distributed. Raise NotImplementedError for a value that is
+    distributed otherwise.
     """
     return {key: _to_save(key, each, parameters[key]) for key, each in values.items()}
 
 
 def from_saved(values: Mapping[Any, Any], parameters: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Undo to_save(). Raise ValueError for parts of other shards."""
+    """Undo to_save(). Raise ValueError for parts that belong to other shards."""
     return {key: _from_saved(key, each, parameters[key]) for key, each in values.items()}
 
 
@@ -276,7 +278,7 @@ def _described(parameter: torch.Tensor) -> str:
 
 
 def _check(name: str, parameter: Any, group: dist.ProcessGroup | None) -> None:
-    """Raise ValueError unless the group's other ranks are outside of a DTensor's mesh."""
+    """Raise ValueError unless the group's other ranks are outside a DTensor's mesh."""
     mesh: DeviceMesh = parameter.device_mesh
     if any(each.is_partial() for each in parameter.placements):
         raise ValueError(
@@ -284,7 +286,7 @@ def _check(name: str, parameter: Any, group: dist.ProcessGroup | None) -> None:
             "exchanges what is sharded or replicated: redistribute it"
         )
     if has_ranks_that_change(group):
-        return  # it has none yet, and they have no numbers in torch.distributed
+        return  # the group has no ranks yet, and they have no global ranks
     within = set(ranks_in(group)) & {*ranks_of(mesh)} - {dist.get_rank()}
     for rank in sorted(within):
         here, there = part_of(parameter), part_of(parameter, rank)

@@ -1,6 +1,6 @@
 """Tiles: the small rectangles of a matrix in which SparseLoCo and DeMo select.
 
-Pure: knows no ranks, and not what is in a tile.
+These functions know neither ranks nor the meaning of a tile's values.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ class Tile:
 
     @property
     def numel(self) -> int:
-        """Elements of the tile."""
+        """The number of elements in the tile."""
         return self.rows * self.columns
 
 
 def tile_of(shape: Sequence[int]) -> Tile:
-    """Return the tile of a tensor of this shape: as large as fits, up to 64 x 64.
+    """Return the tile for a tensor of this shape: the largest that fits, up to 64 x 64.
 
     Each side is the largest divisor of the matrix's side up to 64, so nothing is padded. A tensor
-    of one dimension is a single row; one of more than two has a row for each index of the first.
+    of one dimension is a single row; a tensor of more than two has a row for each index of the
+    first.
     """
     rows, columns = _matrix(shape)
     return Tile(_largest_divisor(rows), _largest_divisor(columns))
@@ -61,7 +62,7 @@ def transformed(tiles: torch.Tensor) -> torch.Tensor:
 
 
 def restored(coefficients: torch.Tensor) -> torch.Tensor:
-    """Return the tiles with these coefficients."""
+    """Return the tiles that have these coefficients."""
     left, right = (_cosines(size, coefficients) for size in coefficients.shape[1:])
     return left.T @ coefficients @ right
 

@@ -20,7 +20,8 @@ def trained_parameters(
 
     A parameter with several names (tied weights) counts once, under its first, as in
     ``model.named_parameters()``. Raises ValueError for anything but named parameters, for
-    parameters that cannot be exchanged, and if none is left. shards: whether DTensors can be.
+    parameters that cannot be exchanged, and if none is left. shards: whether DTensors can be
+    exchanged.
     """
     found: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
@@ -46,7 +47,7 @@ def trained_parameters(
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """View complex numbers as pairs of real ones, in a last dimension; return others unchanged."""
+    """View complex numbers as pairs of real ones in a last dimension; return others unchanged."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
@@ -56,7 +57,7 @@ def is_distributed(tensor: torch.Tensor) -> bool:
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this rank holds of a DTensor, which may be nothing; another tensor unchanged."""
+    """Return this rank's part of a DTensor, which may be empty; return other tensors unchanged."""
     return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
 
 

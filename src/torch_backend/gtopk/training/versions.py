@@ -1,4 +1,4 @@
-"""Ranks that save or load together: what they agree on, and the version that counts."""
+"""Agreement of ranks that save or load together, and their choice of the current version."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 class Votes:
-    """Agreement of the ranks that these groups connect; without groups, of this process alone.
+    """Agreement of the ranks that these groups connect; without groups, of only this process.
 
     Every method is collective.
     """
 
     def __init__(self, groups: Sequence[dist.ProcessGroup | None], *, first: bool) -> None:
-        """first: whether this is the one rank that decides for all."""
+        """Use these groups. first: whether this is the one rank that decides for all."""
         self._groups = groups
         self.first = first
 
@@ -43,7 +43,7 @@ class Votes:
             raise failure
 
     def all_succeed(self, do: Callable[[], T]) -> T:
-        """Call `do`; if it failed on a rank, raise its error there, one naming it elsewhere."""
+        """Call `do`; if it fails, raise its error there, and elsewhere one that names it."""
         failure: Exception | None = None
         try:
             done = do()
@@ -79,10 +79,10 @@ def save_version(
     *,
     overwrite: bool,
 ) -> None:
-    """Write a new version and make it count, or leave the folder unchanged; collective.
+    """Write a new version and make it current, or leave the folder unchanged; collective.
 
-    write: writes this rank's part into the version's folder that it gets; collective. is_ours,
-    overwrite: see folders.remove_others, folders.begin.
+    write: writes this rank's part into the given folder of the version; collective. is_ours,
+    overwrite: see folders.remove_others and folders.begin.
     """
     version = votes.from_first(lambda: folders.begin(path, overwrite=overwrite))
     try:
@@ -97,7 +97,7 @@ def save_version(
 
 
 def load_version(path: str, votes: Votes, read: Callable[[str], T]) -> T:
-    """Return the result of `read` on this rank, given the folder that counts; collective."""
+    """Return the result of `read` on this rank, given the current version's folder; collective."""
     version: str | None = None
     failure: Exception | None = None
     while True:
