@@ -221,6 +221,10 @@ def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
     dcp.save({"weight": torch.zeros(3)}, checkpoint_id=path / "foreign")
     with pytest.raises(ValueError, match=r"is not a checkpoint of gtopk\.save: it has no 'gtopk'"):
         gtopk.load(state, path / "foreign")
+    text = torch.frombuffer(bytearray(b'{"ranks": 4}'), dtype=torch.uint8)
+    dcp.save({"gtopk": text}, checkpoint_id=path / "other")
+    with pytest.raises(ValueError, match=r"checkpoint of gtopk\.save, given \{'ranks': 4\}"):
+        gtopk.load(state, path / "other")
     other = gtopk.SparseState(nn.Linear(64, 64).named_parameters())
     with pytest.raises(ValueError, match="the saved state is for other parameters"):
         gtopk.load(other, path / "whole")

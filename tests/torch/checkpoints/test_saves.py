@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import pathlib
@@ -356,3 +357,14 @@ def test_an_old_version_that_stays_is_warned_of_and_the_new_one_counts(tmp_path)
     assert loaded.step == 2
     gtopk.save(one_state(3), tmp_path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["CURRENT", "version-3"]
+
+
+def test_a_file_system_that_cannot_synchronise_a_folder_is_no_error(tmp_path) -> None:
+    cannot = OSError(errno.EINVAL, "Invalid argument")
+    with mock.patch.object(folders.os, "fsync", side_effect=cannot):
+        folders._synchronise(str(tmp_path))
+    with (
+        mock.patch.object(folders.os, "fsync", side_effect=OSError(errno.EIO, "broken disk")),
+        pytest.raises(OSError, match="broken disk"),
+    ):
+        folders._synchronise(str(tmp_path))

@@ -80,6 +80,8 @@ def check_whose_backend_it_is(me: Rank) -> None:
     assert isinstance(backend, gtopk.Backend)
     backend.shutdown()
     dist.init_process_group("gtopk", store=me.store, rank=me.rank, world_size=me.size)
+    with pytest.raises(NotImplementedError, match="pg_options are not implemented, given _Options"):
+        dist.new_group(pg_options=dist.ProcessGroupGloo._Options())
     gloo = dist.new_group(backend="gloo")
     cpu = torch.device("cpu")
     assert isinstance(dist.group.WORLD._get_backend(cpu), gtopk.Backend)

@@ -29,6 +29,17 @@ def test_another_version_of_torch_is_refused_by_name(monkeypatch: pytest.MonkeyP
         check_torch("here", (2, 11), (2, 15))
 
 
+def test_what_fsdp_reduced_in_an_unknown_layout_is_refused() -> None:
+    check = fsdp_internals.check_reduced
+    check(torch.ones(4), "weight", 4, torch.float32)
+    with pytest.raises(NotImplementedError, match="reduced 4 elements for the module of 'weight'"):
+        check(torch.ones(4), "weight", 3, torch.float32)
+    with pytest.raises(ValueError, match=r"of 'weight' as torch\.float64, but its residuals ar"):
+        check(torch.ones(4).double(), "weight", 4, torch.float32)
+    with pytest.raises(NotImplementedError, match="modules of which only some parameters get a gr"):
+        fsdp_internals.known(None)
+
+
 def in_backward(of: Callable[[torch.Tensor], torch.Tensor], do: Callable[[], object]) -> None:
     """Do this when the gradient of a parameter arrives."""
     parameter = nn.Parameter(torch.ones(3))

@@ -11,8 +11,8 @@ from helpers.training import batch, network
 STEPS, INNER = 8, 3  # rounds after steps 3 and 6
 
 
-def inner_of(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=0.01)
+def inner_of(model: nn.Module, fused: bool = False) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
 
 
 def inner_step(
@@ -30,12 +30,14 @@ def inner_step(
 class Outer:
     """A replica; step() is one inner step, perhaps with an exchange."""
 
-    def __init__(self, rank: int, model: nn.Module | None = None, **arguments) -> None:
+    def __init__(
+        self, rank: int, model: nn.Module | None = None, fused: bool = False, **arguments
+    ) -> None:
         self.rank, self.at = rank, 0
         self.model = network() if model is None else model
         if arguments["preset"] != "demo":
             arguments = {"inner_steps": INNER, **arguments}
-        self.optimizer = gtopk.OuterOptimizer(inner_of(self.model), self.model, **arguments)
+        self.optimizer = gtopk.OuterOptimizer(inner_of(self.model, fused), self.model, **arguments)
 
     def step(self) -> torch.Tensor:
         loss = inner_step(self.model, self.optimizer, self.rank, self.at)

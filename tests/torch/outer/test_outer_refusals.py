@@ -49,6 +49,10 @@ def check_a_state_of_another_run_is_refused(me: Rank) -> None:
         gtopk.OuterOptimizer(outer.optimizer, outer.model)
     with pytest.raises(TypeError, match="cannot be copied"):
         copy.deepcopy(outer.optimizer)
+    with pytest.raises(ValueError, match="an OuterOptimizer takes no new parameters: add the gro"):
+        outer.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    assert repr(outer.optimizer).startswith("OuterOptimizer(AdamW (")
+    assert repr(outer.optimizer).endswith("preset='diloco')")
 
 
 REFUSED = [

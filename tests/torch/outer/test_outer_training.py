@@ -306,36 +306,39 @@ def check_steps_are_counted_and_not_backwards(me: Rank) -> None:
 
 
 def check_a_scaler_changes_no_bit(me: Rank) -> None:
-    plain, scaled = Outer(me.rank, preset="sparseloco"), Outer(me.rank, preset="sparseloco")
-    scales = scaler()
-    plain.steps(STEPS)
-    for step in range(STEPS):
-        x, labels = batch(me.rank, step)
-        scaled.optimizer.zero_grad()
-        scales.scale(nn.functional.cross_entropy(scaled.model(x), labels)).backward()
-        if step % 2:
-            scales.unscale_(scaled.optimizer)
-        scales.step(scaled.optimizer)
-        scales.update()
-    assert torch.equal(flat(plain.model), flat(scaled.model))
+    """Also with an inner optimizer that unscales the gradients itself."""
+    for fused in (False, True):
+        plain, scaled = (Outer(me.rank, fused=fused, preset="sparseloco") for _ in range(2))
+        scales = scaler()
+        plain.steps(STEPS)
+        for step in range(STEPS):
+            x, labels = batch(me.rank, step)
+            scaled.optimizer.zero_grad()
+            scales.scale(nn.functional.cross_entropy(scaled.model(x), labels)).backward()
+            if step % 2:
+                scales.unscale_(scaled.optimizer)
+            scales.step(scaled.optimizer)
+            scales.update()
+        assert torch.equal(flat(plain.model), flat(scaled.model))
 
 
 def check_a_step_that_a_scaler_skips_counts(me: Rank) -> None:
     """On one replica only: the others do not wait for it."""
-    outer, scales = Outer(me.rank, preset="diloco"), scaler()
-    for step in range(INNER):
-        x, labels = batch(me.rank, step)
-        outer.optimizer.zero_grad()
-        scales.scale(nn.functional.cross_entropy(outer.model(x), labels)).backward()
-        if (me.rank, step) == (1, 1):
-            outer.model[0].weight.grad[0, 0] = float("inf")
-        before = flat(outer.model)
-        scales.step(outer.optimizer)
-        scales.update()
-        if step == 1:
-            assert torch.equal(before, flat(outer.model)) == (me.rank == 1)
-    assert outer.optimizer.stats()["participants"] == me.size
-    assert replicas_are_bitwise_equal(outer.model)
+    for fused in (False, True):
+        outer, scales = Outer(me.rank, fused=fused, preset="diloco"), scaler()
+        for step in range(INNER):
+            x, labels = batch(me.rank, step)
+            outer.optimizer.zero_grad()
+            scales.scale(nn.functional.cross_entropy(outer.model(x), labels)).backward()
+            if (me.rank, step) == (1, 1):
+                outer.model[0].weight.grad[0, 0] = float("inf")
+            before = flat(outer.model)
+            scales.step(outer.optimizer)
+            scales.update()
+            if step == 1:
+                assert torch.equal(before, flat(outer.model)) == (me.rank == 1)
+        assert outer.optimizer.stats()["participants"] == me.size
+        assert replicas_are_bitwise_equal(outer.model)
 
 
 def test_fragments_take_turns_evenly_and_have_layers_of_all_depths() -> None:

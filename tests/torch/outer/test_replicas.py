@@ -41,8 +41,10 @@ def waits_for(me: Rank, key: str) -> None:
 
 def check_a_replica_leaves_and_comes_back(me: Rank) -> None:
     group = gtopk.ReplicaGroup(LONG)
-    with pytest.raises(dist.DistBackendError, match="no ranks"):
-        group.barrier()
+    assert (group.timeout, group.name()) == (LONG, "gtopk")
+    for call in (group.barrier, group.configured, group.rank):
+        with pytest.raises(dist.DistBackendError, match="no ranks"):
+            call()
     group.configure(address(me, "leaves/1"), f"replica {me.rank}", me.rank, 3, quorum_id=1)
     assert (group.rank(), group.size()) == (me.rank, 3)
     assert summed(group, 1.0 + me.rank) == [6.0] * 3

@@ -10,6 +10,7 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
+from gtopk.state.fingerprint import first_difference
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -217,3 +218,16 @@ def test_on_four_ranks(four: RankSet, check) -> None:
 def test_attach_wants_a_ddp():
     with pytest.raises(ValueError, match="DistributedDataParallel around the model, given Linear"):
         gtopk.attach(nn.Linear(4, 4))
+
+
+def test_the_first_difference_has_both_sides() -> None:
+    here = [("k", "3"), ("wire", "bf16"), ("select", "exact")]
+    assert first_difference(here, [here[0], ("wire", "raw")], "rank 1") == (
+        "wire bf16 here and raw on rank 1"
+    )
+    assert first_difference(here, [here[0], ("momentum", "0.9")], "rank 1") == (
+        "wire bf16 here and momentum 0.9 on rank 1"
+    )
+    assert first_difference(here, here[:2], "rank 1") == (
+        "select exact here and nothing more on rank 1"
+    )
