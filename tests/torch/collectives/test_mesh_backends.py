@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import gtopk
-from helpers.fsdp_types import summed
+from helpers.fsdp import summed
 from helpers.parallel import batch, loss_of, network, trained_alone, whole
 from helpers.ranks import Rank, RankSet
 

@@ -20,9 +20,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 import gtopk
-from helpers.fsdp import Training
+from helpers.fsdp import Training, summed
 from helpers.fsdp_parts import Beside, grad_scaler
-from helpers.fsdp_types import summed
 from helpers.parallel import batch, loss_of, network
 from helpers.ranks import Rank, RankSet
 

@@ -8,8 +8,6 @@ import torch.distributed as dist
 from helpers.ranks import Rank
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-
-
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 

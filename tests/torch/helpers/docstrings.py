@@ -7,8 +7,6 @@ import ast
 from helpers.paths import ROOT
 
 PACKAGE = ROOT / "src" / "torch_backend" / "gtopk"
-
-
 Definition = ast.FunctionDef | ast.ClassDef
 
 

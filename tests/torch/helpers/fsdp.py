@@ -71,3 +71,10 @@ class Training:
         parts = [torch.empty_like(mine) for _ in range(2)]
         dist.all_gather(parts, mine, group=self.replicas)
         return torch.equal(*parts)
+
+
+def summed(model: nn.Module) -> None:
+    """Gloo's reduce_scatter knows no mean."""
+    for module in model.modules():
+        if hasattr(module, "set_force_sum_reduction_for_comms"):
+            module.set_force_sum_reduction_for_comms(True)

@@ -1,4 +1,4 @@
-"""Momentum correction, simulated in numpy."""
+"""Momentum correction, simulated for all ranks with the sequential reference."""
 
 from __future__ import annotations
 
