@@ -10,6 +10,7 @@ import threading
 import time
 from datetime import timedelta
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -226,6 +227,27 @@ def check_bad_calls(me: Rank) -> None:
     with pytest.raises(ValueError, match=r"rank must be in \[0, 3\) in a group of 3, given 3"):
         group.configure(address(me, "bad"), "", 3, 3)
     group.abort()
+    group.shutdown()
+
+
+def check_an_abort_while_a_group_is_configured_ends_the_meeting(me: Rank) -> None:
+    group = gtopk.ReplicaGroup(LONG)
+    met = group._met
+
+    def met_and_aborted(*arguments: object) -> object:
+        backend = met(*arguments)
+        group.abort()
+        return backend
+
+    with (
+        mock.patch.object(group, "_met", met_and_aborted),
+        pytest.raises(dist.DistBackendError, match=r"abort\(\) was called while the group was be"),
+    ):
+        group.configure(address(me, "aborted/1"), f"replica {me.rank}", me.rank, 3)
+    with pytest.raises(dist.DistBackendError, match="no ranks"):
+        group.rank()
+    group.configure(address(me, "aborted/2"), f"replica {me.rank}", me.rank, 3)
+    assert summed(group, 1.0) == [3.0] * 3
     group.shutdown()
 
 
