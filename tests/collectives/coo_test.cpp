@@ -121,7 +121,7 @@ TEST(CooAllReduce, OfNothingOfFewEntriesAndOfEmptyRowsIsDefinedToo) {
   }
 }
 
-TEST(CooAllReduce, OfMoreThanTheEngineAddsUpByItselfGoesToAnotherThread) {
+TEST(CooAllReduce, MoreEntriesThanEngineSumsItself_EqualDefinedSum) {
   expect_defined_sum(3, shape(DataType::kFloat32, 64), 2000, 1500, 4);
 }
 

@@ -52,7 +52,7 @@ TEST_P(Ranks, AllReduceIsItsDefinitionForEveryTypeAndOperation) {
   }
 }
 
-TEST_P(Ranks, AllReduceIsItsDefinitionAroundTheSizeWhereTheRingBegins) {
+TEST_P(Ranks, AllReduceAroundRingThreshold_EqualsDefinition) {
   const std::uint64_t last_small = collectives::kRecursiveDoublingBytes / 4;
   std::uint64_t seed = 1;
   for (const std::uint64_t d : {last_small - 1, last_small, last_small + 1, last_small + 5}) {

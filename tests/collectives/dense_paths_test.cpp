@@ -71,7 +71,7 @@ TEST(DensePaths, BroadcastDownAChainOnceItIsLongComparedWithAPiece) {
   EXPECT_TRUE(ways_of_letters(many).broadcast_down_a_chain(64 << 20, latency(6, 50e3, 80)));
 }
 
-TEST(DensePaths, BroadcastDirectlyWhereTheTreeHasManyMessagesOneAfterTheOther) {
+TEST(DensePaths, Broadcast_IsDirectWhereCheaperThanTree) {
   const PathCosts three{.tree = 90e3, .direct = 45e3, .byte = 0.3};
   EXPECT_TRUE(ways_of_letters("aaa").broadcast_directly(16384, three));
   // As many messages of all bytes at once: the root's link takes three, along the tree two.

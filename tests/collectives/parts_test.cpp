@@ -102,7 +102,7 @@ TEST_P(Parts, ReduceScatterIsItsDefinitionForEveryTypeAndOperation) {
   }
 }
 
-TEST_P(Parts, ReduceScatterIsItsDefinitionOnBothSidesOfTheRingForEveryLayout) {
+TEST_P(Parts, ReduceScatterAnyLayoutAroundRingSize_EqualsDefinition) {
   const std::uint64_t small = collectives::kRecursiveDoublingBytes / 4 / GetParam() / 2;
   std::uint64_t seed = 0;
   for (const std::uint64_t mean : {std::uint64_t{0}, std::uint64_t{1}, small, 4 * small}) {
@@ -155,7 +155,7 @@ TEST_P(Parts, AllGatherCollectsPartsOfAnySizes) {
   }
 }
 
-TEST_P(Parts, ReduceGivesTheRootTheBitsOfTheAllReduceAndLeavesTheOthersAlone) {
+TEST_P(Parts, Reduce_GivesRootAllReduceBitsAndKeepsOtherInputs) {
   const std::uint32_t size = GetParam();
   const std::uint64_t last_small = collectives::kRecursiveDoublingBytes / 4;
   for (std::uint32_t root = 0; root < size; ++root) {

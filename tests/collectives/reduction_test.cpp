@@ -212,7 +212,7 @@ TEST(Reduction, FloatsAreDividedWithOneRounding) {
   EXPECT_TRUE(std::signbit(values[2]));
 }
 
-TEST(Reduction, AFactorIsRoundedToTheAccumulationTypeAndTheProductOnce) {
+TEST(Reduction, Factor_IsRoundedToAccumulationTypeAndProductOnce) {
   const double factor = 1.0 / 3;
   for (const DataType type :
        {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16, DataType::kFloat16}) {

@@ -258,7 +258,7 @@ class Wrong final : public Directory {
   std::function<std::vector<std::string>(const Presence&)> cards_;
 };
 
-TEST(Directory, ThatGivesWhatCannotBeTheCardsOfAGroupIsAnErrorThatSaysWhat) {
+TEST(Directory, InvalidCards_AreErrorsThatNameTheCause) {
   const auto process = Process::start();
   const auto error_of = [&](std::function<std::vector<std::string>(const Presence&)> cards) {
     try {

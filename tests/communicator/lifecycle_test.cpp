@@ -68,7 +68,7 @@ TEST(Lifecycle, AGroupNeedsAProcess) {
   }
 }
 
-TEST(Lifecycle, RankThatIsNoneOfItsGroups_IsRefusedBeforeAnythingIsSent) {
+TEST(Lifecycle, RankOutsideItsGroup_IsRefused) {
   run_forked_ranks(1, [](ForkedRank&) {
     try {
       const Communicator group(Process::start(), {.name = "small", .rank = 2, .size = 2});

@@ -262,7 +262,7 @@ TEST(Lookup, ThatTakesLongDoesNotMakeALivingRankSilent) {
   EXPECT_THAT(ending.text, AllOf(HasSubstr("every rank is alive"), HasSubstr("never entered")));
 }
 
-TEST(Lookup, OneGroupTooManyIsTheSameErrorOnEveryRankAndTheOthersWorkOn) {
+TEST(Lookup, OneGroupTooMany_IsSameErrorOnAllAndOthersWorkOn) {
   Job job(3);
   job.meet("works on");
   std::vector<std::unique_ptr<Communicator>> works_on;

@@ -201,7 +201,7 @@ using Parameters = std::tuple<std::uint32_t, const char*>;
 class MismatchedProcesses : public testing::TestWithParam<Parameters> {};
 
 // Every mismatch, at each rank: 2 + 3 + 5 ranks, 2 networks.
-TEST_P(MismatchedProcesses, AllGetAnErrorWithBothSidesValuesAndTheGroupWorksOn) {
+TEST_P(MismatchedProcesses, Mismatch_NamesBothValuesAndGroupWorksOn) {
   const auto [size, tls] = GetParam();
   const std::vector<Mismatch> mismatches = all_mismatches(size);
   const std::vector<Agreed> agreed = agreed_operations(size);

@@ -194,7 +194,7 @@ class LongTensors : public testing::TestWithParam<std::uint32_t> {};
 
 // 10 rank counts (2 with sanitizers), 2 networks, every algorithm, 4 types, 16 random cases (4 with
 // sanitizers) of 2 steps each.
-TEST_P(Processes, GiveTheReferencesTensorAndResidualsBitForBitStepAfterStep) {
+TEST_P(Processes, TensorAndResiduals_MatchReferenceBitsEachStep) {
   const auto [ranks, tls] = GetParam();
   const std::vector<Scenario> scenarios = random_scenarios(ranks);
   ASSERT_EQ(scenarios.size(), kCases * combinations());
@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Every, Processes,
                          });
 
 // Both networks in one case, since most of the time goes into the reference.
-TEST_P(LongTensors, GiveTheReferencesTensorAndResidualsBitForBitStepAfterStep) {
+TEST_P(LongTensors, TensorAndResiduals_MatchReferenceBitsEachStep) {
   const std::vector<Scenario> scenarios = long_scenarios(GetParam());
   ASSERT_EQ(scenarios.size(), std::size(reference::algorithms()) * kLongTypes.size());
   for (const Scenario& scenario : scenarios) {

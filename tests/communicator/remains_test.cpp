@@ -46,7 +46,7 @@ Ending sum(Communicator& group) {
   return pending.wait();
 }
 
-TEST_P(Remains, ARankThatLeftAnUnreceivedMessageIsMissedAtOnceAndTheMessageIsReceived) {
+TEST_P(Remains, DepartedRank_IsMissedAtOnceButItsMessageIsReceived) {
   run_forked_ranks(
       2,
       [](ForkedRank& self) {

@@ -118,7 +118,7 @@ class Calls {
 
 class StrangersOver : public testing::TestWithParam<const char*> {};
 
-TEST_P(StrangersOver, AJobThatSendsToAnotherOnesAddressDoesNotDisturbItAndFails) {
+TEST_P(StrangersOver, SendingToAnotherJob_FailsWithoutDisturbingIt) {
   const auto body = [](ForkedRank& self) {
     const std::shared_ptr<KeyValueStore> store = self.store();
     const bool victims = self.rank() < 2;

@@ -209,7 +209,7 @@ TYPED_TEST(KernelsSelect, FindWhatIsNotFiniteByEachSelector) {
   });
 }
 
-TYPED_TEST(KernelsSelect, KeepTheFirstOfEqualValuesInABlockOfSeveralTiles) {
+TYPED_TEST(KernelsSelect, TiesInMultiTileBlock_KeepLowestIndices) {
   const typename TestFixture::TiesInBlocks ties;
   testing::for_each_seed(scaled(4), [&](std::uint64_t seed) {
     std::mt19937_64 random(seed);

@@ -232,7 +232,7 @@ std::size_t per_rank(const std::string& algorithm, std::uint64_t d, std::uint64_
 
 class Allocations : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Allocations, OfTheSteadyStateAreAFixedNumberPerRankWhateverPAndDAndK) {
+TEST_P(Allocations, SteadyState_IsFixedNumberPerRank) {
   // Sanitizer builds allocate like release builds, so a part of the table is enough there.
   const std::vector<std::uint32_t> sizes = support::kSanitized
                                                ? std::vector<std::uint32_t>{1, 3, 4}
@@ -258,7 +258,7 @@ TEST_P(Allocations, OfTheSteadyStateAreAFixedNumberPerRankWhateverPAndDAndK) {
   }
 }
 
-TEST(DenseAllocations, OfTheSteadyStateAreThoseOfTheOperationsAlone) {
+TEST(DenseAllocations, SteadyState_IsFixedNumberPerRank) {
   for (const std::string collective : {"all_reduce", "reduce_scatter", "all_gather"}) {
     for (const std::uint32_t size : {2U, 3U, 4U}) {
       // By the ring in several pieces; of few elements an all-reduce goes along the tree, and an
@@ -286,7 +286,7 @@ TEST(DenseAllocations, OfTheSteadyStateAreThoseOfTheOperationsAlone) {
 /// The operation and its view.
 constexpr std::size_t kPerTransfer = 2;
 
-TEST(PointToPointAllocations, OfTheSteadyStateAreThoseOfTheOperationsAlone) {
+TEST(PointToPointAllocations, SteadyState_IsFixedNumberPerTransfer) {
   for (const std::size_t bytes : {0UL, 100UL, 8000UL, 100'000UL}) {
     for (const std::size_t in_flight : {1UL, 2UL, 30UL}) {
       Ranks ranks(2);

@@ -33,7 +33,7 @@ reference::Bytes message(std::uint32_t from, std::size_t number, std::size_t byt
   return made;
 }
 
-TEST(AnySource, TakesEachMessageOnceAndThoseOfOneSenderInTheirOrder) {
+TEST(AnySource, Receives_TakeEachMessageOnceAndInSenderOrder) {
   constexpr std::uint32_t kRanks = 4;
   constexpr std::size_t kEach = 6;
   for (std::uint64_t seed = 0; seed < support::seeds(40); ++seed) {

@@ -145,7 +145,7 @@ TEST_P(ThrowingCallbacks, OneThatHasCalledTheNextDoesNotStopIt) {
   EXPECT_EQ(support::group_works(ranks_), "");
 }
 
-TEST_P(ThrowingCallbacks, WhatACollectiveDoesWhenItFailsStopsNoCallback) {
+TEST_P(ThrowingCallbacks, ThrowingFailureHook_StopsNoCallback) {
   std::int64_t value = 1;
   OperationSpec spec = all_reduce(&value, 1, DataType::kInt64, ReduceOp::kSum);
   spec.timeout = InprocRanks::kTimeout;

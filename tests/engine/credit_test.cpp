@@ -104,7 +104,7 @@ TEST(Credit, OfALongMessageThatIsGivenUpIsReturnedWithoutAReceive) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-TEST(Credit, OfAHeldMessageThatDoesNotFitIsNotReturnedBeforeItCounts) {
+TEST(Credit, OversizedHeldMessage_ReturnsNoCreditBeforeCounted) {
   constexpr std::uint64_t kShortOrOther = 4500;
   FlowRanks ranks(2, 3, kShortOrOther);
   const reference::Bytes few(10);
@@ -218,7 +218,7 @@ TEST(Credit, AgreesOnBothSidesWheneverAMessageIsGivenUp) {
 }
 
 // The notice comes before the group, and is kept for it.
-TEST(Credit, OfAMessageGivenUpBeforeItsReceiverHasTheGroupIsReturned) {
+TEST(Credit, MessageTimedOutBeforeReceiverHasGroup_ReturnsCredit) {
   for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);

@@ -116,7 +116,7 @@ TEST_P(DamagedMessage, OfAnotherLengthIsNoticedAndTheGroupWorksOn) {
   }
 }
 
-TEST_P(DamagedMessage, WithAnAlteredHeaderIsNoticedAndTheGroupWorksOn) {
+TEST_P(DamagedMessage, AlteredHeader_IsNoticedAndGroupWorksOn) {
   std::uint64_t seed = 0;
   // Every field that is used: up to the end of k.
   const std::size_t checked = offsetof(collectives::Header, count);

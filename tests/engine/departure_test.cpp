@@ -251,7 +251,7 @@ TEST(RemovedGroup, FailsWhatWasUnderWayOnEveryRank) {
   }
 }
 
-TEST(RemovedGroup, OfARankThatHasFinishedDisturbsNobodyAndItsIdMayBeUsedAgain) {
+TEST(RemovedGroup, FinishedRank_DisturbsNobodyAndNextGroupWorks) {
   for (std::uint64_t seed = 0; seed < support::seeds(10); ++seed) {
     InprocRanks ranks(3, uneven_network(seed));
     for (int round = 0; round < 3; ++round) {

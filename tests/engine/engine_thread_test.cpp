@@ -189,7 +189,7 @@ TEST(EngineThread, WaitsAtTheEndOfAGroupForNoGateThatMissesParts) {
 }
 
 // With peers that stay, destroying the last group would otherwise take the time twice.
-TEST(EngineThread, WaitsForNoGoodbyeWhereItHasWaitedInVainForAMessage) {
+TEST(EngineThread, MessageWaitedForInVain_SkipsGoodbyeWait) {
   const std::vector<std::byte> unreceived(100'000);
   transport::inproc::Fabric fabric(2);
   {

@@ -58,7 +58,7 @@ engine::OperationSpec four_rank_call(std::vector<float>& tensor) {
   return sparse::collective(call);
 }
 
-TEST(FailureAcks, OfAMismatchComeFromEveryMemberBeforeAnyOfThemLeaves) {
+TEST(FailureAcks, Mismatch_ReachesSlowMemberBeforeOthersLeave) {
   for (std::uint64_t seed = 0; seed < support::seeds(20); ++seed) {
     InprocRanks ranks(4, uneven_network(seed));
     let_rank_1_hear_after(ranks, std::chrono::seconds(1));
@@ -98,7 +98,7 @@ TEST(FailureAcks, OfATellerThatWasGivenUpAreNotAwaited) {
 
 /// A group of ranks 0 and 1 that fails on rank 1 before rank 0 has made it, as its meeting ends
 /// later there.
-TEST(FailureAcks, OfAFailureThatCameBeforeItsGroupAreNotAwaitedASecondTime) {
+TEST(FailureAcks, FailureBeforeGroupExists_IsNotAwaitedAgain) {
   InprocRanks ranks(2);
   ASSERT_EQ(support::group_works(ranks), "");
   const auto spec_of = [&](std::uint32_t rank, std::vector<std::uint32_t> ids) {

@@ -48,7 +48,7 @@ class Recorded : public ::testing::Test {
   InprocRanks ranks_{2};
 };
 
-TEST_F(Recorded, ACollectiveIsToldWithItsNumberItsArgumentsAndItsTimes) {
+TEST_F(Recorded, Collective_HasSequenceNumberArgumentsAndTimes) {
   run_sums(2);
   const json all = record();
   ASSERT_EQ(all["entries"].size(), 2U);
@@ -82,7 +82,7 @@ TEST_F(Recorded, SizesAreElementsWhereTheAgreementCountsBytes) {
   EXPECT_EQ(record()["entries"][0]["input_sizes"], json::parse("[[3]]"));
 }
 
-TEST_F(Recorded, OneThatHangsIsSeenToHaveStartedAndOnesThatWaitToBeScheduled) {
+TEST_F(Recorded, HangingOperation_IsStartedAndNextIsScheduled) {
   const SharedEnding hangs = ranks_.submit(0, sum(0));
   const SharedEnding waits = ranks_.submit(0, gtopk::barrier());
   ranks_.run_for(std::chrono::milliseconds(1));

@@ -63,7 +63,7 @@ TEST(FlowControl, ShortMessagesWithinTheWindowEndWithoutAReceive) {
   messages.expect_arrived();
 }
 
-TEST(FlowControl, OneMessageOfAnyLengthRunsAheadWhereNothingElseDoes) {
+TEST(FlowControl, FirstMessageLongerThanWindow_RunsAheadAlone) {
   FlowRanks ranks(2, 3);
   Messages messages(2, 10 * kWindow);
   messages.send_all(ranks, 0, 1);
@@ -122,7 +122,7 @@ TEST(FlowControl, OneNoticeClearsManyMessages) {
   EXPECT_LE(ranks.messages(1, TagKind::kControl), kMessages / 20);
 }
 
-TEST(FlowControl, HeldMessagesFollowWithoutClearanceAsSoonAsTheyFit) {
+TEST(FlowControl, HeldMessagesThatFit_FollowWithoutClearance) {
   FlowRanks ranks(2, 3);
   constexpr std::size_t kMessages = 400;
   Messages messages(kMessages, 1000);

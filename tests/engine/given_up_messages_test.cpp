@@ -96,7 +96,7 @@ TEST(GivenUpMessages, OfAReceiveThatTimesOutGoToOneFromAnyRank) {
   }
 }
 
-TEST(GivenUpMessages, OfAReceiveThatTimesOutAreSkippedIfTheirSenderWithdrawsThem) {
+TEST(GivenUpMessages, TimedOutReceive_SkipsMessageSenderWithdraws) {
   for (std::uint64_t seed = 0; seed < support::seeds(24); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     FlowRanks ranks(2, asks_for_all(seed));
@@ -191,7 +191,7 @@ TEST(GivenUpMessages, ThatWereReceivedBeforeAreForgotten) {
   }
 }
 
-TEST(GivenUpMessages, ArriveOnceAndInTheirOrderHoweverOftenReceivesTimeOut) {
+TEST(GivenUpMessages, ReceiveTimeouts_NeitherReorderNorDuplicate) {
   constexpr std::size_t kMessages = 5;
   std::size_t timeouts = 0;
   for (std::uint64_t seed = 0; seed < support::seeds(200); ++seed) {

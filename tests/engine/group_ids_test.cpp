@@ -167,7 +167,7 @@ engine::OperationSpec receive(std::int64_t& value) {
   return spec;
 }
 
-TEST(Groups, MessagesThatNobodyReceivedNeverReachTheNextGroupOfThatNumber) {
+TEST(Groups, UnreceivedMessages_NeverReachNextGroupOfSameId) {
   for (std::uint64_t seed = 0; seed < support::seeds(8); ++seed) {
     InprocRanks ranks(2, network(seed));
     auto groups = ranks.make_group("first", {0, 1});
@@ -195,7 +195,7 @@ TEST(Groups, MessagesThatNobodyReceivedNeverReachTheNextGroupOfThatNumber) {
   }
 }
 
-TEST(Groups, ANoticeForAGroupThatIsGoneDoesNotEndTheNextOneOfThatNumber) {
+TEST(Groups, NoticeForRemovedGroup_DoesNotEndNextOfSameId) {
   InprocRanks ranks(2, network(0));
   auto groups = ranks.make_group("first", {0, 1});
   const std::uint32_t number = groups[1]->id();

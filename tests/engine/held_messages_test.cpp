@@ -20,7 +20,7 @@ using support::uneven_network;
 using ::testing::HasSubstr;
 using transport::TagKind;
 
-TEST(HeldMessages, AHeldMessageThatTimesOutLeavesAtOnceAndIsSkipped) {
+TEST(HeldMessages, TimedOut_LeaveAtOnceAndAreSkipped) {
   for (std::uint64_t seed = 0; seed < support::seeds(24); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);
@@ -68,7 +68,7 @@ TEST(HeldMessages, MessagesThatTimeOutTogetherAskTheirReceiverOnce) {
   EXPECT_EQ(ranks.held(0), 0U);
 }
 
-TEST(HeldMessages, AHeldMessageThatTimesOutWhileItIsClearedArrivesOrIsSkipped) {
+TEST(HeldMessages, TimedOutDuringClearance_ArriveOrAreSkipped) {
   std::size_t arrived = 0;
   constexpr std::uint64_t kSeeds = 400;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
@@ -112,7 +112,7 @@ TEST(HeldMessages, AHeldMessageToADeadRankFailsWithItsGroup) {
   }
 }
 
-TEST(HeldMessages, AHeldMessageToARankThatLeavesFailsAtOnceAndSaysSo) {
+TEST(HeldMessages, ToRankThatLeaves_FailAtOnceAndNameDeparture) {
   for (std::uint64_t seed = 0; seed < support::seeds(24); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     FlowRanks ranks(3, uneven_network(seed), 0);
@@ -151,7 +151,7 @@ TEST(HeldMessages, AHeldMessageEndsWithItsGroup) {
 }
 
 // The receiver's process lives on.
-TEST(HeldMessages, AHeldMessageToAGroupThatItsReceiverHasDestroyedTimesOutAndLeaves) {
+TEST(HeldMessages, ToGroupDestroyedByReceiver_FailAndAreReleased) {
   for (std::uint64_t seed = 0; seed < support::seeds(8); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     FlowRanks ranks(2, uneven_network(seed), 0);
@@ -171,7 +171,7 @@ TEST(HeldMessages, AHeldMessageToAGroupThatItsReceiverHasDestroyedTimesOutAndLea
   }
 }
 
-TEST(HeldMessages, AHeldMessageThatDoesNotFitIsAnErrorAndLetsItsSenderGo) {
+TEST(HeldMessages, SizeMismatch_FailsReceiveAndReleasesSender) {
   for (const auto& [sent, expected] : {std::pair{100UL, 10UL}, std::pair{10UL, 100UL},
                                        std::pair{9000UL, 10UL}, std::pair{10UL, 9000UL}}) {
     for (const std::uint64_t window : {std::uint64_t{0}, kWindow}) {

@@ -74,7 +74,7 @@ class FirstContact : public testing::TestWithParam<std::tuple<First, Departure>>
   std::vector<std::int64_t> values_ = std::vector<std::int64_t>(5, 1);
 };
 
-TEST_P(FirstContact, withARankThatLeft_failsAtOnceAndLeavesTheGroupUsable) {
+TEST_P(FirstContact, DepartedRank_FailsAtOnceAndGroupStaysUsable) {
   const auto [first, departure] = GetParam();
   std::vector<SharedEnding> endings;
   const auto begin_all = [&] {
@@ -173,7 +173,7 @@ TEST(Hello, ofALivingRankThatIsSlow_isWaitedForByASend) {
   EXPECT_TRUE(sent->good()) << sent->text();
 }
 
-TEST(Hello, thatIsNeverAnswered_endsASendAtItsTimeoutAndTheMessageIsNotReceived) {
+TEST(Hello, Unanswered_TimesOutSendAndMessageIsNotReceived) {
   InprocRanks ranks(2, all_eager());
   const reference::Bytes bytes(8);
   reference::Bytes buffer(8);
@@ -195,7 +195,7 @@ TEST(Hello, thatIsNeverAnswered_endsASendAtItsTimeoutAndTheMessageIsNotReceived)
   EXPECT_FALSE(received->good());
 }
 
-TEST(Hello, toARankThatWasKilled_failsTheGroupAndSaysThatItDidNotLeaveInOrder) {
+TEST(Hello, ToKilledRank_FailsGroupAndSaysItLeftUncleanly) {
   InprocRanks ranks(3, all_eager());
   ranks.kill(2, Death::kNoticed);
   reference::Bytes buffer(8);
@@ -209,7 +209,7 @@ TEST(Hello, toARankThatWasKilled_failsTheGroupAndSaysThatItDidNotLeaveInOrder) {
   EXPECT_TRUE(ranks.group(0)->failure.has_value());
 }
 
-TEST(Hello, toARankThatWasKilled_whereTheDirectoryFailsToo_namesBoth) {
+TEST(Hello, ToKilledRankWithFailedDirectory_NamesBothFailures) {
   InprocRanks ranks(3, all_eager());
   ranks.directory()[2].reset();
   ranks.kill(2, Death::kNoticed);
@@ -224,7 +224,7 @@ TEST(Hello, toARankThatWasKilled_whereTheDirectoryFailsToo_namesBoth) {
       << sent->text();
 }
 
-TEST(Hello, toARankThatEnds_quotesTheLastErrorThatItToldAfterItWasLookedUp) {
+TEST(Hello, ToDepartedRank_QuotesLastErrorWrittenAfterLookup) {
   InprocRanks ranks(3, all_eager());
   ranks.freeze(2);
   ranks.after_lookup([&](std::uint32_t rank) {
@@ -241,7 +241,7 @@ TEST(Hello, toARankThatEnds_quotesTheLastErrorThatItToldAfterItWasLookedUp) {
       << received->text();
 }
 
-TEST(Hello, toARankWhoseProcessHasEnded_saysSoIfItToldTheDirectoryNothing) {
+TEST(Hello, ToEndedProcessWithoutRecord_SaysProcessHasEnded) {
   InprocRanks ranks(3, all_eager());
   ranks.freeze(2);
   ranks.fabric().show_end(2);
@@ -303,7 +303,7 @@ SharedEnding time_out(InprocRanks& ranks) {
   return late;
 }
 
-TEST(LastError, ofARankThatLeaves_isInTheErrorsOfThoseThatWaitForIt) {
+TEST(LastError, OfDepartingRank_IsQuotedToWaitingReceive) {
   InprocRanks ranks(3, all_eager());
   ASSERT_EQ(support::group_works(ranks), "");
   ASSERT_FALSE(time_out(ranks)->good());

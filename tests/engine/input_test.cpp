@@ -133,7 +133,7 @@ TEST(Input, OfAWaitingCollective_DoesNotDelayMessages) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-TEST(Input, ThatCannotBeReadFailsTheOperationOnEveryRankAndTheGroupWorksOn) {
+TEST(Input, UnreadableInput_FailsEveryRankAndGroupWorksOn) {
   InprocRanks ranks(kRanks, support::network(4));
   std::vector<std::int64_t> values(kRanks, 1);
   const auto input = on_its_way();

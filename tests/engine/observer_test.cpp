@@ -89,7 +89,7 @@ const Lines kSuccess = {
     "sparse #1 ended in 'commit'",
 };
 
-TEST_F(Observed, AnAllReduceIsSeenFromItsCallThroughItsPhasesToItsEnd) {
+TEST_F(Observed, AllReduce_IsSeenFromQueueThroughPhasesToEnd) {
   for (const SharedEnding& ending :
        ranks_.run([&](std::uint32_t rank) { return tensors_.call(rank, 10); })) {
     ASSERT_TRUE(ending->good()) << ending->text();

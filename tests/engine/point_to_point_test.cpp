@@ -74,7 +74,7 @@ TEST(PointToPoint, ToTheOwnRankArrivesOrIsGivenUp) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-TEST(PointToPoint, ThatIsNotTakenInTimeLeavesEveryGroupOfTheTwoRanksWorking) {
+TEST(PointToPoint, TimedOutSend_LeavesDefaultGroupWorking) {
   for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);
@@ -141,7 +141,7 @@ TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOver) {
   }
 }
 
-TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOverByAReceiveOfFewerBytes) {
+TEST(PointToPoint, GivenUpSend_IsPassedOverByReceiveOfOtherSize) {
   for (const std::size_t expected : {0UL, 10UL, kLong}) {
     transport::inproc::FabricOptions options;
     options.eager_below = 0;  // every message waits for its receive
@@ -162,7 +162,7 @@ TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOverByAReceiveOfFewerBytes) {
   }
 }
 
-TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
+TEST(PointToPoint, GivenUpSend_LeavesOtherMessagesInOrder) {
   for (std::uint64_t seed = 0; seed < support::seeds(24); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     auto options = uneven_network(seed);
@@ -228,7 +228,7 @@ TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
 }
 
 // At any moment: the receiver gets the whole message, or skips it and gets the next.
-TEST(PointToPoint, ThatIsGivenUpWhileItIsReceivedIsReceivedWholeOrPassedOver) {
+TEST(PointToPoint, SendGivenUpMidReceive_ArrivesWholeOrIsSkipped) {
   std::size_t received_whole = 0;
   constexpr std::uint64_t kSeeds = 200;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
@@ -249,7 +249,7 @@ TEST(PointToPoint, ThatIsGivenUpWhileItIsReceivedIsReceivedWholeOrPassedOver) {
   EXPECT_LT(received_whole, kSeeds);
 }
 
-TEST(PointToPoint, ThatDoesNotFitIsAnErrorWithBothSizesAndLetsItsSenderGo) {
+TEST(PointToPoint, SizeMismatch_NamesBothSizesAndReleasesSender) {
   for (std::uint64_t seed = 0; seed < support::seeds(12); ++seed) {
     for (const auto& [sent, expected] : {std::pair{100UL, 10UL},
                                          {10UL, 100UL},
@@ -312,7 +312,7 @@ TEST(PointToPoint, ThatComesAtTheLastMomentIsReceivedOnce) {
   EXPECT_LT(late, 950U);
 }
 
-TEST(PointToPoint, WhosePayloadComesAfterItsReceiverGaveUpIsDiscarded) {
+TEST(PointToPoint, PayloadAfterReceiveTimeout_IsDiscarded) {
   InprocRanks ranks(2);
   ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
     transport::inproc::Fault fault;
@@ -354,7 +354,7 @@ TEST(PointToPoint, WhosePayloadIsLostIsSaidNotToHaveArrivedWhole) {
 }
 
 // A message, header and all, that a living receiver never takes: only its own timeout may run out.
-TEST(PointToPoint, ThatALivingRankDoesNotTakeKeepsNoConnectionFromLiving) {
+TEST(PointToPoint, GivenUpSendToLivingRank_KeepsConnectionAlive) {
   InprocRanks ranks(2, {.eager_below = 0});
   const reference::Bytes given_up(10, std::byte{1});
   give_up_a_send(ranks, given_up);
@@ -374,7 +374,7 @@ TEST(PointToPoint, ThatALivingRankDoesNotTakeKeepsNoConnectionFromLiving) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-TEST(PointToPoint, ThatAStoppedRankDoesNotTakeEndsTheConnectionToIt) {
+TEST(PointToPoint, GivenUpSendToStoppedRank_LeavesNothingUnderWay) {
   InprocRanks ranks(2);
   const reference::Bytes data(kLong);
   ranks.freeze(1);
@@ -386,7 +386,7 @@ TEST(PointToPoint, ThatAStoppedRankDoesNotTakeEndsTheConnectionToIt) {
   EXPECT_EQ(ranks.engine(0).under_way(), 0U);
 }
 
-TEST(PointToPoint, ThatIsGivenUpForAGroupThatIsGoneThereLeavesTheNetwork) {
+TEST(PointToPoint, GivenUpSendToRemovedGroup_LeavesNothingUnderWay) {
   InprocRanks ranks(2);
   const auto side = ranks.make_group("side", {0, 1});
   ranks.engine(1).remove_group(*side[1]);

@@ -50,7 +50,7 @@ class Stranger {
 
 constexpr std::uint32_t kNever = transport::kMaxGroups - 1;  // no group has this number
 
-TEST(Strangers, AreDroppedAndCountedWhateverTheirKindAndTheirSendersAreDone) {
+TEST(Strangers, AnyMessageKind_IsDroppedCountedAndEndsForSender) {
   for (const std::size_t bytes : {std::size_t{8}, std::size_t{100'000}}) {
     InprocRanks ranks(3);
     Stranger stranger(ranks);

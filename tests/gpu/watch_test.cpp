@@ -111,7 +111,7 @@ TEST(Watch, AsksNothingUnlessSomebodyWaitsForLong) {
   EXPECT_EQ(asked().questions, 0);
 }
 
-TEST(Watch, TakesADeviceForSoundThatIsBusyOrOfWhichAGraphIsCaptured) {
+TEST(Watch, BusyOrCapturingDevice_IsNotReportedFailed) {
   const Driver driver = driver_that_answers([](Driver::Stream) -> Driver::Result {
     static constexpr std::array kAnswers{600, 0, 4, 900, 906, 908, kIllegalAddress};
     return kAnswers.at(static_cast<std::size_t>(asked().questions++));

@@ -41,7 +41,7 @@ std::vector<std::byte> segment(const Ends& ends, unsigned flags, bool ipv6 = fal
   return bytes;
 }
 
-TEST(TcpSegment, BothDirectionsAreOneConnectionAndAnyOtherEndIsAnother) {
+TEST(TcpSegment, BothDirections_ShareConnectionAndOtherEndsDoNot) {
   for (const bool ipv6 : {false, true}) {
     const auto there = tcp_segment(segment({}, kSyn, ipv6));
     const auto back = tcp_segment(segment({2, 1, 90, 80}, kSyn | kAck, ipv6));
@@ -65,7 +65,7 @@ TEST(TcpSegment, OptionsOfIpv4AreSkipped) {
   EXPECT_EQ(tcp_segment(bytes)->connection, plain->connection);
 }
 
-TEST(TcpSegment, IsNothingInOtherFramesLaterFragmentsAndFramesThatEndTooSoon) {
+TEST(TcpSegment, NonTcpLaterFragmentOrShortFrame_IsNone) {
   for (const bool ipv6 : {false, true}) {
     const std::vector<std::byte> whole = segment({}, kSyn, ipv6);
     for (std::size_t size = kEthernetHeader; size < whole.size() - 6; ++size) {

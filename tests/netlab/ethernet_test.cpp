@@ -45,7 +45,7 @@ TEST(Ethernet, NeighbourDiscoveryIsArpAndFiveKindsOfIcmpForIpv6) {
   }
 }
 
-TEST(Ethernet, AFrameThatEndsBeforeItsKindIsKnownIsNoNeighbourDiscovery) {
+TEST(Ethernet, FrameCutBeforeIcmpType_IsNoNeighbourDiscovery) {
   std::vector<std::byte> bytes = of_kind(0x86DD, 54);
   bytes[20] = std::byte{58};
   EXPECT_FALSE(is_neighbour_discovery(bytes));

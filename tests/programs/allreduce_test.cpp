@@ -52,7 +52,7 @@ TEST_P(Ranks, EqualTheSequentialReferenceWithEveryAlgorithm) {
 
 INSTANTIATE_TEST_SUITE_P(By, Ranks, testing::Values(1, 2, 3, 4));
 
-TEST(Allreduce, GivesTheSameBitsWithTwoAlgorithmsThatWalkTheSameTree) {
+TEST(Allreduce, AlgorithmsWithSameTree_GiveSameBits) {
   const JsonOutput output;
   const auto ended =
       joined(started_by_hand(ALLREDUCE, 4,

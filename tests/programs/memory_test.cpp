@@ -99,7 +99,7 @@ Words repeated(const Words& calls, std::size_t times) {
   return all;
 }
 
-TEST(AllreduceOnAGpu, EqualsTheSequentialReferenceWhereverAStepIsDone) {
+TEST(AllreduceOnAGpu, EveryStepPlace_EqualsSequentialReference) {
   const Record record;
   const JsonOutput output;
   const Ran all = run(ALLREDUCE, 2, {"-m",         "cuda",

@@ -30,7 +30,7 @@ TEST(Samples, AreSortedFirst) {
   EXPECT_EQ(all.max, 100);
 }
 
-TEST(Samples, FitTakesAlphaFromTheSmallestAndBetaFromTheLongMessages) {
+TEST(Samples, FitTakesAlphaFromSmallestAndBetaFromLongMessages) {
   // Short messages take no time, within a bucket; on the wire a byte takes 8 ns.
   const Link link = fit({{8, 5e-6}, {4096, 6e-6}, {65536, 1e-3}, {131072, 1e-3 + 65536 * 8e-9}});
   EXPECT_EQ(link.alpha, 5e-6);

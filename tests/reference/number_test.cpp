@@ -82,7 +82,7 @@ TEST(Number, Float32RoundsAsTheCompilerDoes) {
   }
 }
 
-TEST(Number, WhatIsTooLargeBecomesInfiniteFromHalfAStepAboveTheLargest) {
+TEST(Number, TooLarge_BecomesInfiniteHalfAStepAboveLargest) {
   for (const DataType type : {DataType::kFloat32, DataType::kBfloat16, DataType::kFloat16}) {
     const double half_step = largest(type) * epsilon(type) / 4.0;
     EXPECT_EQ(rounded(type, largest(type) + half_step / 2.0), largest(type)) << to_string(type);

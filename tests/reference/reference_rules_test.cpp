@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(Types, EveryType, testing::ValuesIn(kFloatingTypes),
 
 // (A,1) (B,2) (A,3) (C,.5), P = 4, k = 1. Node (0,1) keeps B=2 and drops A=1, to rank 0. Node (2,3)
 // keeps A=3 and drops C=.5, to rank 2. The root keeps A=3 and drops B=2, to rank 0. F = {A}.
-TEST_P(EveryType, PublishedCounterexampleKeepsRank0sDroppedOneUnderOwn) {
+TEST_P(EveryType, CounterexampleUnderOwn_ReturnsDroppedSumToRank0) {
   for (const char* const algorithm : {"gtopk", "gtopk-tree", "rs-ag"}) {
     const Problem problem = published_counterexample(GetParam(), PutBack::kOwn, algorithm);
     const Outcome outcome = all_reduce(problem);
@@ -69,7 +69,7 @@ TEST_P(EveryType, PublishedCounterexampleKeepsRank0sDroppedOneUnderOwn) {
   }
 }
 
-TEST_P(EveryType, PublishedCounterexampleLeavesEachDroppedSumWithItsNodesLowestRank) {
+TEST_P(EveryType, CounterexampleUnderMerged_ReturnsDropsToLowestRank) {
   for (const char* const algorithm : {"gtopk", "gtopk-tree", "rs-ag"}) {
     const Problem problem = published_counterexample(GetParam(), PutBack::kMerged, algorithm);
     const Outcome outcome = all_reduce(problem);
@@ -97,7 +97,7 @@ TEST_P(EveryType, TopkAndDenseDeliverAllOfThePublishedCounterexample) {
   }
 }
 
-TEST_P(EveryType, EqualMagnitudesAreSelectedByLowestIndexWhateverTheirSign) {
+TEST_P(EveryType, EqualMagnitudes_AreSelectedByLowestIndex) {
   const Problem problem = problem_of(GetParam(), {{-0.0, 1.0, -1.0, 1.0}}, {.k = 2});
   const Outcome outcome = all_reduce(problem);
   EXPECT_EQ(values_of(GetParam(), outcome.tensor), Values({0.0, 1.0, -1.0, 0.0}));
@@ -132,7 +132,7 @@ TEST_P(EveryType, TopkDeliversSumsThatCancel) {
 }
 
 // P = 5: ranks 0 and 1 fold; leaves are (0,1), 2, 3, 4. P = 6: (0,1), (2,3), 4, 5.
-TEST_P(EveryType, FoldedRanksMergeFirstAndTheOtherLeavesFollowInOrder) {
+TEST_P(EveryType, FoldedRanks_MergeBeforeOtherLeavesInOrder) {
   const Problem five =
       problem_of(GetParam(), {{4, 0, 0}, {0, 3, 0}, {0, 3, 0}, {0, 0, 5}, {0, 0, 0}},
                  {.k = 1, .put_back = PutBack::kMerged});
@@ -155,7 +155,7 @@ TEST_P(EveryType, FoldedRanksMergeFirstAndTheOtherLeavesFollowInOrder) {
       std::vector<Values>({{5, 2, 0}, {0, 0, 0}, {0, 0, 3}, {0, 0, 0}, {0, 5, 0}, {0, 0, 0}}));
 }
 
-TEST_P(EveryType, ANanOnOneRankMakesEveryTensorNanAndChangesNoResidual) {
+TEST_P(EveryType, NonFiniteResidual_MakesTensorNanAndKeepsResiduals) {
   for (const std::string& algorithm : algorithms()) {
     for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
       Problem problem =
@@ -184,7 +184,7 @@ TEST_P(EveryType, ASumThatOverflowsDidNotHappen) {
   }
 }
 
-TEST(ReferenceRules, AResultTooLargeForTheTensorDidNotHappenUnlessTheAverageFits) {
+TEST(ReferenceRules, OverflowingSum_DoesNotHappenUnlessAverageFits) {
   for (const std::string& algorithm : algorithms()) {
     SparseOptions options{.k = 1, .algorithm = algorithm};
     EXPECT_FALSE(all_reduce(problem_of(DataType::kFloat16, {{65504.0}, {16.0}}, options)).happened);
@@ -197,7 +197,7 @@ TEST(ReferenceRules, AResultTooLargeForTheTensorDidNotHappenUnlessTheAverageFits
   }
 }
 
-TEST(ReferenceRules, DenseAddsAlongTheTreeWhenSmallAndAlongTheRingWhenLarge) {
+TEST(ReferenceRules, Dense_AddsAlongTreeIfSmallAndRingIfLarge) {
   constexpr double kBig = 0x1p24;  // float32: kBig + 1 rounds back to kBig
   const std::vector<Values> small = {{kBig}, {1.0}, {1.0}, {1.0}};
   const SparseOptions options{.k = 1, .algorithm = "dense"};

@@ -126,7 +126,7 @@ List merged(const List& left, const List& right, std::uint64_t k) {
   return kept;
 }
 
-TEST(Reference, RanksThatExchangeListsByRecursiveDoublingAllReachItsResult) {
+TEST(Reference, RecursiveDoubling_ReachesSameResultOnEveryLeaf) {
   for_random_cases({"gtopk"}, 5, [](const Problem& problem) {
     if (problem.type != DataType::kFloat32) {
       return;
@@ -174,7 +174,7 @@ TEST(Reference, RanksThatExchangeListsByRecursiveDoublingAllReachItsResult) {
   });
 }
 
-TEST(Reference, AStepThatDidNotHappenLeavesNanAndTheResidualsAsTheyWere) {
+TEST(Reference, StepThatDidNotHappen_LeavesNanAndOldResiduals) {
   std::size_t seen = 0;
   for_random_cases(kAll, 7, [&seen](const Problem& problem) {
     const Outcome outcome = all_reduce(problem);

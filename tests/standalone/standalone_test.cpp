@@ -59,7 +59,7 @@ TEST(Standalone, ExampleProgramPrintsItsErrorAndExits) {
 
 // With recursive doubling to log2 P others, and to one more where a rank is folded.
 // tools/bench/startup.py counts those of 64 processes.
-TEST(Standalone, RanksConnectToThoseThatTheyExchangeListsWithAndToNobodyElse) {
+TEST(Standalone, Ranks_ConnectOnlyToThoseTheyExchangeListsWith) {
   for (const auto& made :
        {std::vector<std::ptrdiff_t>{1, 1}, {3, 1, 3, 1, 2, 2}, {3, 3, 3, 3, 3, 3, 3, 3}}) {
     const std::string port = std::to_string(free_port());
@@ -81,7 +81,7 @@ TEST(Standalone, RanksConnectToThoseThatTheyExchangeListsWithAndToNobodyElse) {
   }
 }
 
-TEST(Standalone, ProgramWithABootstrapOfItsOwnGoesThroughAGroupsWholeLife) {
+TEST(Standalone, OwnBootstrap_ServesWholeGroupLifeTwice) {
   std::string folder = std::filesystem::temp_directory_path() / "gtopk-standalone-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const auto job = [&] {

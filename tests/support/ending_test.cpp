@@ -25,7 +25,7 @@ TEST(Endings, ThatNobodyLooksAtAreCountedAndTheFirstIsNamed) {
   EXPECT_NONFATAL_FAILURE(endings.expect_examined(), "3 of 3");
 }
 
-TEST(Endings, AreExaminedByAskingWhetherTheyAreGoodWhatTheirErrorIsOrForTheText) {
+TEST(Endings, ReadAsGoodErrorTextOrIgnored_AreExamined) {
   Endings endings;
   const SharedEnding good = endings.add(0, "barrier");
   const SharedEnding bad = endings.add(0, "barrier");

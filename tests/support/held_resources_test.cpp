@@ -80,7 +80,7 @@ TEST(HeldResources, SeeMappedMemoryDescriptorsAndThreads) {
   EXPECT_TRUE(holds_no_more_than(before));
 }
 
-TEST(SharedMemoryDirectory, IsOfOneProcessAloneAndGoesWithWhatIsInIt) {
+TEST(SharedMemoryDirectory, Instance_IsSeparateAndRemovesItsFiles) {
   std::string path;
   {
     const SharedMemoryDirectory one;

@@ -178,7 +178,7 @@ TEST(AccOnDevices, OfWhatIsNotADevicesAreRefused) {
   EXPECT_THROW((void)acc_capacity(10, DataType::kFloat32, options), Error);
 }
 
-TEST(AccOnDevices, AnErrorOfTheDeviceIsTheOperationsAndLeavesTheResidual) {
+TEST(AccOnDevices, DeviceError_FailsAllRanksAndGroupWorksOn) {
   Job job(plain(2, 5000, 7, "sketch"), 1, all(2));
   job.device(1).break_with(std::make_exception_ptr(std::runtime_error("the device is lost")));
   job.call();

@@ -129,7 +129,7 @@ TEST(AutoChoice, GoesByCostsAndSemantics) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-TEST(AutoChoice, OfAMeanOverContributorsIsAmongThoseThatDeliverWholeSumsOfSelections) {
+TEST(AutoChoice, MeanOverContributors_ConsidersOnlyTopkAndExact) {
   constexpr std::uint32_t size = 5;
   InprocRanks ranks(size, network(size), support::hosts_of(size, 1));
   give_costs(ranks, kEthernet);
@@ -331,7 +331,7 @@ TEST(AutoMismatch, OfAnythingElseKeepsTheCosts) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-TEST(AutoFailure, ARankThatDiesWhileCostsAreMeasuredIsNamedEverywhere) {
+TEST(AutoFailure, RankKilledWhileMeasuring_IsNamedInEveryError) {
   int failed_in_time = 0;
   for (std::uint64_t seed = 1; seed <= (support::kSanitized ? 5 : 20); ++seed) {
     reference::Random random(seed);
@@ -399,7 +399,7 @@ TEST(AutoArguments, AreCheckedBeforeAnythingIsSent) {
   EXPECT_EQ(refused(call), "");
 }
 
-TEST(AutoArguments, TheCandidatesAreThoseThatKeepTheSemanticsAndTakeSelectorAndWire) {
+TEST(AutoArguments, Candidates_FitSemanticsSelectorAndWire) {
   const auto names = [](Semantics semantics, const std::string& selector,
                         const std::string& wire = "lossless") {
     sparse::SparseCall call;

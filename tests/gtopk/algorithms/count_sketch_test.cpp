@@ -121,7 +121,7 @@ TEST(CountSketch, OfASumIsTheSumOfTheSketches) {
   EXPECT_EQ(sketch_of(sketch, sum), cells);
 }
 
-TEST(CountSketch, DependsNeitherOnHowItsElementsAreCutNorOnTheirOrder) {
+TEST(CountSketch, Cells_DependNeitherOnSplitNorOnOrder) {
   Random random(4);
   const CountSketch sketch(5, 30);
   std::vector<float> values(3000);

@@ -313,7 +313,7 @@ std::uint64_t partners_of(const std::string& algorithm, std::uint32_t ranks, std
 }
 
 // log2 P of them with gtopk, and one more where a rank is folded.
-TEST(CountedConnections, AreThoseToTheRanksThatListsAreExchangedWith) {
+TEST(CountedConnections, AreExactlyOnePerListPartner) {
   for (const char* const algorithm : {"gtopk", "gtopk-tree", "topk", "rs-ag", "exact"}) {
     for (const std::uint32_t size : {1U, 2U, 6U, 7U, 64U}) {
       SCOPED_TRACE(testing::Message() << algorithm << " P=" << size);
@@ -334,7 +334,7 @@ TEST(CountedConnections, AreThoseToTheRanksThatListsAreExchangedWith) {
 
 // A host's other ranks send one list each to their leader, or what gtopk-tree would send among
 // them; leaders exchange what gtopk would among that many ranks.
-TEST(CountedHosts, SendWhatGtopkSendsAmongTheirLeadersWhateverRanksTheyHave) {
+TEST(CountedHosts, Leaders_ExchangeWhatGtopkWouldAmongHosts) {
   for (const auto& [algorithm, hosts, each] : {std::tuple{"hierarchical", 2U, 4U},
                                                {"hierarchical", 4U, 2U},
                                                {"hierarchical", 1U, 5U},

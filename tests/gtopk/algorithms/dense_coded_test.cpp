@@ -63,7 +63,7 @@ Problem problem_of(const std::string& wire, std::uint32_t ranks, DataType type, 
 }
 
 // Regions that are empty, of one block, and of a block that is cut short.
-TEST(DenseCoded, GivesTheReferencesBitsForEveryNumberOfRanksTypeWireAndSize) {
+TEST(DenseCoded, AnyRanksTypeWireAndSize_MatchReferenceBits) {
   std::uint64_t seed = 0;
   for (const std::string& wire : kWires) {
     const std::uint64_t block = block_of(wire);

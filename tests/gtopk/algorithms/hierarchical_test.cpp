@@ -250,7 +250,7 @@ TEST(HierarchicalExample, AddsAHostsListsInTheOrderOfItsRanks) {
   }
 }
 
-TEST(Announcement, RanksThatCallSomethingElseAreToldWhateverTheSplit) {
+TEST(Announcement, CallsOfOtherAlgorithms_AreMismatchOnEveryRank) {
   std::uint64_t seed = 0;
   for (std::uint32_t size = 2; size <= (support::kSanitized ? 4U : 6U); ++size) {
     for (const auto& [name, hosts] : maps_of(size)) {

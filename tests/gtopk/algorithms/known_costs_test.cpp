@@ -62,7 +62,7 @@ void expect_errors_of_costs(InprocRanks& ranks, bool only_plan, bool error) {
 
 // How that comes about: a rank has measured and fails in the rest of the same operation, and its
 // abort overtakes the last message of measuring elsewhere.
-TEST(KnownCosts, OfOnlySomeRanksAreOneErrorAndTheGroupMeasuresAgain) {
+TEST(KnownCosts, OfSomeRanksOnly_AreOneErrorAndGroupMeasuresAgain) {
   for (const bool only_plan : {false, true}) {
     for (std::uint32_t knowing = 1; knowing < 7; ++knowing) {
       const bool old = only_plan == (knowing % 2 == 0);  // the others know older costs

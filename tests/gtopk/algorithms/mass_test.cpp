@@ -81,7 +81,7 @@ TEST(Mass, IsConservedInEveryRandomCase) {
 class NotFinite : public ::testing::TestWithParam<std::tuple<std::string, DataType>> {};
 
 // At every rank, in gradient and in residual.
-TEST_P(NotFinite, AnywhereFillsNanEverywhereAndLeavesResidualsAsTheyWere) {
+TEST_P(NotFinite, ValueAnywhere_MakesTensorsNanAndKeepsResiduals) {
   const auto [algorithm, type] = GetParam();
   const DataType acc_type = accumulation_type(type);
   for (const std::uint32_t size : {1U, 2U, 3U, 6U}) {

@@ -72,7 +72,7 @@ std::map<std::uint64_t, double> without_zeros(std::map<std::uint64_t, double> en
 }
 
 // Every algorithm, 4 types, 5 numbers of ranks: 960 random cases.
-TEST(TensorInPieces, GivesTheReferencesTensorResidualsAndDeliveredEntries) {
+TEST(TensorInPieces, TensorResidualsAndDelivered_MatchReference) {
   std::uint64_t delivered = 0;
   for (std::uint64_t seed = 1; seed <= 960; ++seed) {
     const std::string algorithm = reference::one_of(reference::algorithms(), seed);

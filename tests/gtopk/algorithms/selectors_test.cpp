@@ -72,7 +72,7 @@ reference::Problem normal_problem(std::uint32_t ranks, std::uint64_t d, std::uin
   return problem;
 }
 
-TEST(SelectorState, IsThatOfTheReferenceAfterEachStepAndAsItWasAfterOneThatDidNotHappen) {
+TEST(SelectorState, MatchesReferenceAndIsUnchangedByNanStep) {
   constexpr std::uint32_t kRanks = 3;
   for (const char* const algorithm : {"gtopk", "gtopk-tree", "topk"}) {
     InprocRanks ranks(kRanks);
@@ -210,7 +210,7 @@ sparse::ListPlan lists_of(const SparseOptions& options) {
   return sparse::resolve(call).lists;
 }
 
-TEST(Selectors, TheListsOfALeafHaveCapacityForWhatASelectorMayReturn) {
+TEST(Selectors, LeafListCapacity_FitsWhatSelectorMayReturn) {
   for (const char* const selector : {"gaussian", "sampled", "threshold"}) {
     for (const auto& [k, leaf] :
          {std::pair{1, 2}, {2, 3}, {3, 4}, {10, 14}, {75, 100}, {99, 100}}) {

@@ -26,7 +26,7 @@ TEST(Trials, AreAmongTheChoices) {
   EXPECT_EQ(wires().back().name, "trial-delta");
 }
 
-TEST(Trials, EverySelectorAndCodecWithEveryAlgorithmGivesTheReferencesBits) {
+TEST(Trials, EverySelectorWireAndAlgorithm_MatchesReferenceBits) {
   std::uint64_t seed = 0;
   for (const std::string& algorithm : reference::algorithms()) {
     for (const Choice& selector : selectors()) {

@@ -165,7 +165,7 @@ TEST(Guesses, AreBetweenKAndTheCapacity) {
 }
 
 // A vector of which only the pages that are written exist.
-TEST(DeviceSelectOfALongVector, FindsTilesBehindTwoToTheThirtyOneElements) {
+TEST(DeviceSelectOfALongVector, TilesBeyondTwoToThe31_AreFound) {
   constexpr std::uint64_t kElements = std::numeric_limits<device::Index>::max();
   constexpr std::size_t kBytes = kElements * sizeof(Float16);
   void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,

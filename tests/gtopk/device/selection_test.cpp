@@ -109,7 +109,7 @@ TYPED_TEST(DeviceSelection, GivesWhatTheSelectorGivesOnAnyData) {
 }
 
 // Thresholds close to the data, and some that no step leaves.
-TYPED_TEST(DeviceSelection, GoesOnFromTheLastStepsThresholdAndLeavesTheNext) {
+TYPED_TEST(DeviceSelection, PreviousThreshold_GivesSameSelectionAsOnCpu) {
   std::uint64_t close = 0;
   testing::for_each_seed(120, [&](std::uint64_t seed) {
     auto one = this->random_case(seed, "threshold", 2 * device::kTile);
@@ -182,7 +182,7 @@ TYPED_TEST(DeviceSelection, NumbersElementsBehindWhatThirtyTwoBitsCount) {
 }
 
 // Beyond the first tile of a block, ties are kept only as far as those before them leave space.
-TYPED_TEST(DeviceSelection, KeepsTheFirstOfEqualValuesInABlockOfSeveralTiles) {
+TYPED_TEST(DeviceSelection, TiesInMultiTileBlock_KeepLowestIndices) {
   const typename TestFixture::TiesInBlocks ties;
   testing::for_each_seed(4, [&](std::uint64_t seed) {
     std::mt19937_64 random(seed);

@@ -105,7 +105,7 @@ TEST(Choose, TellsEveryPredictionAndWhy) {
             "a: 0.200 ms predicted (latency 0.200, transfer 0.000, computing 0.000)");
 }
 
-TEST(Choose, PrefersManyMessagesWithinAHostToFewThatItsRanksSendToOthersAtOnce) {
+TEST(Choose, SharedHostLink_FavoursMessagesWithinHosts) {
   const std::vector<Candidate> two = {
       {"flat", {.within = {2, 2e5}, .between = {1, 1e5}, .host_bytes = 4e5}},
       {"one-of-a-host", {.within = {6, 6e5}, .between = {1, 1e5}, .host_bytes = 1e5}}};

@@ -348,7 +348,7 @@ reference::Problem scattered(std::uint32_t ranks, const std::string& algorithm, 
   return problem;
 }
 
-TEST(ExpectedBytes, OfACodecAreWithinThreePercentOfWhatRandomIndicesTake) {
+TEST(ExpectedBytes, OfCodec_AreWithinThreePercentOfBytesSent) {
   constexpr std::uint64_t kD = 1 << 18;
   constexpr std::uint64_t kN = kD / 64;
   reference::Problem problem = scattered(2, "gtopk", kD);

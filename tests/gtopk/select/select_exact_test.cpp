@@ -137,7 +137,7 @@ TYPED_TEST(SelectExact, CasesWithASampledThresholdEqualAFullSort) {
   });
 }
 
-TYPED_TEST(SelectExact, AGuessThatIsTooHighCostsASecondSweepAndNotTheResult) {
+TYPED_TEST(SelectExact, TooHighGuess_DoesNotChangeResult) {
   // Large values fill a few cache lines, so the sample sometimes hits far more than its share.
   using T = typename TypeParam::T;
   using Value = typename TestFixture::Value;
@@ -182,7 +182,7 @@ TYPED_TEST(SelectExact, WhichPiecesTheGradientLiesInDoesNotShow) {
   });
 }
 
-TYPED_TEST(SelectExact, PiecesThatAreShorterThanACacheLineGiveTheSameSample) {
+TYPED_TEST(SelectExact, PiecesShorterThanCacheLine_GiveSameThreshold) {
   using T = typename TypeParam::T;
   std::mt19937_64 random(1);
   const std::size_t d = 100'000;

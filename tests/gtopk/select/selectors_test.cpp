@@ -129,7 +129,7 @@ TYPED_TEST(Selectors, AnEmptyTensorHasNoEntries) {
 }
 
 // Every threshold finds all or nothing, so every correction fails.
-TYPED_TEST(Selectors, OfPlusAndMinusOneSomethingIsSelectedWhateverTheCorrections) {
+TYPED_TEST(Selectors, EqualMagnitudes_SelectAtLeastOneElement) {
   using T = typename TypeParam::T;
   using Value = typename TestFixture::Value;
   this->for_each_selector([&](const std::string& selector) {

@@ -102,7 +102,7 @@ void expect_the_reference(const std::string& wire) {
   }
 }
 
-TEST(BlockCoder, GivesTheReferencesValuesAndTheSameBytesForThemOnEverySimdTarget) {
+TEST(BlockCoder, SimdTargets_MatchReferenceAndReencodeToSameBytes) {
   testing::for_each_simd_target([] {
     for (const std::string& wire : kWires) {
       expect_the_reference<float>(wire);

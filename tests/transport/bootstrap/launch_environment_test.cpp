@@ -41,7 +41,7 @@ TEST_F(LaunchEnvironmentTest, IsReadWhenComplete) {
   EXPECT_EQ(environment.port, 29500);
 }
 
-TEST_F(LaunchEnvironmentTest, LeavesMasterPortToTorchrunsAgentWhereThatServesAStoreThere) {
+TEST_F(LaunchEnvironmentTest, TorchrunAgentStore_ShiftsPortByTwo) {
   set("TORCHELASTIC_USE_AGENT_STORE", "True");
   EXPECT_EQ(launch_environment().port, 29502);
   set("MASTER_PORT", "65535");

@@ -144,7 +144,7 @@ TEST(Meeting, EveryRankLearnsEveryCard) {
   }
 }
 
-TEST(Meeting, OfTheSameNameAgainAndAgainLeavesNoMoreKeysThanTheFirst) {
+TEST(Meeting, RepeatedName_LeavesNoMoreKeysThanFirst) {
   const auto store = std::make_shared<MemoryStore>();
   expect_met(begin_all(store, 3));
   const std::size_t keys = store->keys();
@@ -155,7 +155,7 @@ TEST(Meeting, OfTheSameNameAgainAndAgainLeavesNoMoreKeysThanTheFirst) {
   EXPECT_EQ(store->keys(), keys);
 }
 
-TEST(Meeting, SurvivesTheDeathOfAnyRankAtAnyMomentAndTheEndOfAllOthersWithIt) {
+TEST(Meeting, RanksKilledAtAnyMoment_CanMeetAgain) {
   for (std::uint32_t victim = 0; victim < 3; ++victim) {
     const auto store = std::make_shared<MemoryStore>();
     bool died = true;
@@ -238,7 +238,7 @@ std::string common_error(const Lives& lives) {
   return text.value_or("nobody");
 }
 
-TEST(Meeting, OfLivingRanksWithDifferentSizesIsOneErrorThatNamesBoth) {
+TEST(Meeting, LivingRanksOfDifferentSizes_GetOneErrorNamingBoth) {
   for (const std::uint32_t size : {2U, 3U}) {  // rank 0's; the others have 3 and 2
     const auto store = std::make_shared<MemoryStore>();
     Lives lives;
@@ -365,7 +365,7 @@ TEST(MeetingRecord, OfWhichAnyByteIsMissingIsRefused) {
   }
 }
 
-TEST(MeetingRecord, WithANumberThatIsNoneOrTooLargeIsRefusedAndNamesItsKey) {
+TEST(MeetingRecord, InvalidOrTooLargeNumber_IsRefusedNamingKey) {
   for (const char* const bytes :
        {"", "1", "1:", "1:x", "2:1x", "1:-", "2:-1", "0:", "20:18446744073709551616", "1:11:1",
         "99999999999999999999:1", "1:1 "}) {

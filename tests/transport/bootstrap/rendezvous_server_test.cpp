@@ -68,7 +68,7 @@ TEST(RendezvousServer, StrangersNeverTakeAllItsPlaces) {
   }
 }
 
-TEST(RendezvousServer, AnswersAWaitingClientThatIsGoneByForgettingIt) {
+TEST(RendezvousServer, ClientGoneWhileWaiting_DisturbsNoOther) {
   RendezvousServer server(loopback());
   TcpStore store(at(server), kLimit);
   {
@@ -91,7 +91,7 @@ template <typename Done>
   return done();
 }
 
-TEST(RendezvousServer, KeepsNothingForAClientThatDoesNotReadItsAnswers) {
+TEST(RendezvousServer, ClientNotReading_HoldsNoAnswersInMemory) {
   RendezvousServer server(loopback());
   TcpStore store(at(server), kLimit);
   const std::string large(kMaxValue, 'v');
@@ -197,7 +197,7 @@ void play_short_of_descriptors(const std::function<void(bool rehearsal)>& scene)
   });
 }
 
-TEST(RendezvousServer, RestsAtTheLimitOfDescriptorsAndServesTheNextOneWhenSomebodyLeaves) {
+TEST(RendezvousServer, NoDescriptor_RestsUntilAClientLeaves) {
   play_short_of_descriptors([](bool rehearsal) {
     RendezvousServer server(loopback());
     std::vector<std::unique_ptr<TcpStore>> clients;
@@ -231,7 +231,7 @@ TEST(RendezvousServer, RestsAtTheLimitOfDescriptorsAndServesTheNextOneWhenSomebo
   });
 }
 
-TEST(RendezvousServer, DropsStrangersBeforeItLetsARankWaitForADescriptor) {
+TEST(RendezvousServer, NoDescriptor_DropsStrangerToServeRank) {
   play_short_of_descriptors([](bool rehearsal) {
     RendezvousServer server(loopback());
     TcpStore store(at(server), kLimit);
@@ -270,7 +270,7 @@ TEST(RendezvousServer, ClientWithoutDescriptorsSaysSoAtOnce) {
   });
 }
 
-TEST(RendezvousServer, RaisesItsOwnLimitOfDescriptorsWhereTheSystemLetsIt) {
+TEST(RendezvousServer, NoDescriptor_RaisesSoftLimit) {
   play_short_of_descriptors([](bool rehearsal) {
     RendezvousServer server(loopback());
     rlimit before{};

@@ -115,7 +115,7 @@ TEST(SealedMeeting, OfRanksWithOneSecret_showsNoCardToOthers) {
   EXPECT_THAT(open.written(), HasSubstr("the card of rank"));
 }
 
-TEST(SealedMeeting, WithARankOfAnotherSecretOrNone_isOneErrorThatNamesBoth) {
+TEST(SealedMeeting, DifferentOrMissingSecret_IsOneErrorNamingBoth) {
   struct Case {
     std::vector<std::string> secrets;
     std::string text;
@@ -141,7 +141,7 @@ TEST(SealedMeeting, WithARankOfAnotherSecretOrNone_isOneErrorThatNamesBoth) {
   }
 }
 
-TEST(SealedMeeting, OfRanksWhoseTableAStrangerReplaced_isAnErrorNotAGroup) {
+TEST(SealedMeeting, TableReplacedByStranger_IsAnErrorNotAGroup) {
   const auto encoded = [](const Table& table, std::string_view key, const std::string& secret) {
     return encode(table, key, JobKey::of(secret).get());
   };

@@ -95,7 +95,7 @@ TEST(Kill, ReceivesFromTheRankEndAndItIsReportedOnceAfterTheDelay) {
   EXPECT_FALSE(ranks.port(1).connected(ranks.id(1, 0)));
 }
 
-TEST(Kill, ARendezvousSendToTheRankEndsAndAnEagerOneIsNotKnownToBeLost) {
+TEST(Kill, RendezvousSend_FailsAndEagerSendSucceeds) {
   Ranks ranks(2, {.eager_below = 4});
   Message& small = ranks.send(1, 0, 5, "123");
   Message& large = ranks.send(1, 0, 6, "1234");

@@ -53,7 +53,7 @@ TEST_P(EitherWay, AWithdrawnReceiveEndsInProgressAndNotInsideTheCall) {
   EXPECT_EQ(withdrawn.status(), Status::kCancelled);
 }
 
-TEST_P(EitherWay, AMessageFromAnotherPeerThanTheReceiveNamesIsCounted) {
+TEST_P(EitherWay, MessageFromWrongSource_IsReceivedAndCounted) {
   Message& received = ranks_.recv(1, 0, 5);
   ranks_.send(2, 1, 5, "from 2");
   ranks_.settle();

@@ -81,7 +81,7 @@ TEST(Schedule, NothingArrivesBeforeItsTimeAndEverythingByTheLatest) {
 }
 
 // The receiver of a notice relies on having received everything sent before it.
-TEST(Schedule, ADelayedMessageHoldsBackTheControlMessagesOfItsSender) {
+TEST(Schedule, DelayedMessage_HoldsBackItsSendersControlMessages) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Ranks ranks(2, {.seed = seed, .eager_below = seed % 2 == 0 ? kAllEager : kNoneEager});
     ranks.fabric.set_faults([](const Sent& sent) {

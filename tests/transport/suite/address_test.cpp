@@ -44,7 +44,7 @@ TEST_P(Addresses, ThatCannotBeReadAreErrors) {
   EXPECT_THROW(end(0).add_peer("tcp:1"), Error);
 }
 
-TEST_P(Addresses, ToldOfMakeNoConnectionNorDoesAReceiveThatDoesNotConnect) {
+TEST_P(Addresses, SetAddressAndPassiveReceive_MakeNoConnection) {
   begin(2);
   EXPECT_FALSE(end(0).connected(id(0, 1)));
   Message listening(std::size_t{2});
@@ -118,7 +118,7 @@ TEST_P(LateAddress, MessagesToAPeerKnownByItsCardWaitForItInOrder) {
   EXPECT_EQ(asked_.peers.size(), 1U);
 }
 
-TEST_P(LateAddress, ThatDoesNotComeFailsMessagesSaysWhyAndIsAskedForAgain) {
+TEST_P(LateAddress, NotFound_FailsMessagesWithReasonAndIsAskedAgain) {
   const PeerId peer = begin_with_a_card();
   Message listening(std::size_t{3});
   listening.request.connects = false;

@@ -76,7 +76,7 @@ TEST_P(Departure, PeersMayCloseInAnyOrder) {
   }
 }
 
-TEST_P(ToldDeparture, ComesAfterTheLastMessageEndsReceivesAndIsReportedOnce) {
+TEST_P(ToldDeparture, AfterLastMessage_EndsReceivesAndIsReportedOnce) {
   for (std::uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     begin(3, seed);
@@ -154,7 +154,7 @@ TEST_P(ToldDepartureAfterSends, LeavesWhatHadComeToBeReceived) {
   }
 }
 
-TEST_P(ToldDepartureAfterSends, OfAPeerThatWasGivenUpTakesItsMessagesAlong) {
+TEST_P(ToldDepartureAfterSends, GivenUpPeer_FailsReceiveOfItsMessage) {
   begin(2);
   const Message& hello = recv(1, 0, 1, 1);
   send(0, 1, 1, "x");

@@ -75,7 +75,7 @@ TEST_P(Messages, ShorterThanTheBufferSayTheirLength) {
   EXPECT_EQ(out.request.length(), 3U);
 }
 
-TEST_P(Messages, LongerThanTheBufferAreTruncatedAndTellTheSendersLength) {
+TEST_P(Messages, LongerThanBuffer_AreTruncatedAndTellSendersLength) {
   begin(2);
   for (const std::size_t size : {5UL, 100UL, 70'000UL, 1UL << 20U}) {
     for (const bool receive_first : {true, false}) {
@@ -179,7 +179,7 @@ TEST_P(Messages, OfSixteenEndsAllToAllArriveWhereTheyBelong) {
   }
 }
 
-TEST_P(Messages, AreEachReceivedOnceAndInOrderHoweverSendsAndReceivesAreMixed) {
+TEST_P(Messages, MixedSendsAndReceives_ArriveOnceAndInOrder) {
   for (std::uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     constexpr std::uint64_t kEnds = 5;

@@ -60,7 +60,7 @@ TEST_P(Withdrawal, AReceiveThatIsMatchedEndsAsItWouldHave) {
   }
 }
 
-TEST_P(Withdrawal, DiscardDropsWhatFitsTheMaskAndNothingElseAndLetsItsSenderGo) {
+TEST_P(Withdrawal, Discard_DropsOnlyTagsInMaskAndReleasesSenders) {
   begin(2);
   constexpr std::uint32_t kSteps = 3;
   for (std::uint32_t step = 0; step < kSteps; ++step) {
@@ -128,7 +128,7 @@ TEST_P(Withdrawal, WhatSiftHasSeenIsStillDiscardedAndCutShort) {
   }
 }
 
-TEST_P(Withdrawal, WhatSiftHasSeenAndNobodyReceivedDoesNotHoldUpAClose) {
+TEST_P(Withdrawal, UnreceivedAfterSift_DoesNotDelayClose) {
   begin(2);
   for (const std::size_t size : {5UL, 300'000UL}) {
     send(0, 1, 7, pattern(size, 1));
@@ -143,7 +143,7 @@ TEST_P(Withdrawal, WhatSiftHasSeenAndNobodyReceivedDoesNotHoldUpAClose) {
   network().close(1);
 }
 
-TEST_P(Withdrawal, GiveUpEndsEveryRequestWithThePeerReportsNothingAndLeavesTheOthers) {
+TEST_P(Withdrawal, GiveUp_EndsOnlyThatPeersRequestsWithoutReport) {
   begin(3);
   recv(0, 1, 1, 1);
   send(1, 0, 1, "x");

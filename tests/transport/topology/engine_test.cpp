@@ -43,7 +43,7 @@ std::map<std::string, Cores> threads_with(const std::string& setting, std::strin
   return threads_here();
 }
 
-TEST(Engine, RunsOnTheCoresThatTheUserNamesAndTheOthersWhereTheyWere) {
+TEST(Engine, GtopkBind_PinsOnlyTheEngineThread) {
   const Cores all = allowed_here();
   for (const std::uint32_t core : {all.front(), all.back()}) {
     std::string placement;

@@ -60,7 +60,7 @@ TEST(JobPlace, HasTheInterfacesThatUcxMayUse) {
   EXPECT_THAT(place_by({{"UCX_NET_DEVICES", "^eth0"}}).interfaces, IsEmpty());
 }
 
-TEST(JobPlace, TellsWhetherTheUserHasChosenInterfacesOrTransportsBeyondTcp) {
+TEST(JobPlace, UserChosenInterfacesAndNonTcpTransports_AreDetected) {
   EXPECT_FALSE(place_by({}).interfaces_set);
   for (const char* const each : {"eth0", "all", "^eth0"}) {
     EXPECT_TRUE(place_by({{"UCX_NET_DEVICES", each}}).interfaces_set) << each;

@@ -44,7 +44,7 @@ TEST(HostIdentity, ProcessThatHasEndedAndIsNotReaped_IsExiting) {
   EXPECT_EQ(start_of(child), 0U);
 }
 
-TEST(HostIdentity, ProcessWithALivingThreadAfterItsFirst_IsNotExiting) {
+TEST(HostIdentity, LeaderThreadEndedButOtherAlive_IsNotExiting) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);
   const pid_t child = fork();

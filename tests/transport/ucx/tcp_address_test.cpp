@@ -69,7 +69,7 @@ TEST(DiagnoseConnections, DroppedPackets_AreNoAnswer) {
                           HasSubstr("UCX_TCP_PORT_RANGE"), HasSubstr("UCX_NET_DEVICES")));
 }
 
-TEST(DiagnoseConnections, AddressWithoutARoute_IsNamedWithTheReason) {
+TEST(DiagnoseConnections, AddressWithoutRoute_IsNamedWithReason) {
   // Multicast: TCP cannot connect to it.
   EXPECT_THAT(diagnose_connections({{.host = "224.0.0.1", .port = 9}}, 10s),
               AllOf(HasSubstr("no route from here to 224.0.0.1:9 (Network is unreachable)"),
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
                     FamilyCase{"NothingKnown", {}, {kIpv6}, false}),
     [](const auto& test) { return std::string(test.param.name); });
 
-TEST_P(DiagnoseFamilies, HostsOfDifferentFamilies_AreBothNamedWithTheSetting) {
+TEST_P(DiagnoseFamilies, DifferentFamilies_NameBothHostsAndSetting) {
   const FamilyCase& hosts = GetParam();
   const std::string text = diagnose_families(hosts.here, hosts.there);
   if (!hosts.differ) {

@@ -89,7 +89,7 @@ TEST(UcxDevices, SendAndReceiveWhatEitherEndHasThere) {
   }
 }
 
-TEST(UcxDevices, AreRefusedWithoutCudaInUcxAndNotReadAsTheHostsMemory) {
+TEST(UcxDevices, TransportsWithoutCuda_AreRefusedAtStart) {
   setenv(kVariable, "1", 1);
   try {
     static_cast<void>(transport::make_ucx_transport({.settings = {{"TLS", "tcp,self"}}}));

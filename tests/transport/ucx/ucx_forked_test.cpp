@@ -161,7 +161,7 @@ TEST(UcxForked, KilledPeerFailsEveryRequestOverTcp) {
   EXPECT_TRUE(reports[2].signalled(SIGKILL)) << reports[2];
 }
 
-TEST(UcxForked, PeerKilledInTheMiddleOfAMessageLeavesNoReceivePending) {
+TEST(UcxForked, PeerKilledMidMessage_FailsItsReceive) {
   // Large messages in many eager fragments: UCX itself neither completes nor cancels such a
   // half-arrived receive.
   ForkedRanks ranks(
@@ -261,13 +261,13 @@ void expect_no_more_of_a_message(const ForkedRanks::Options& options) {
   EXPECT_TRUE(reports[0].passed()) << reports[0];
 }
 
-TEST_P(UcxForkedTest, StoppedPeerThatGoesOnLaterWritesNoMoreOfAFragmentedMessage) {
+TEST_P(UcxForkedTest, ResumedPeer_WritesNoMoreOfFragmentedMessage) {
   ForkedRanks::Options in_fragments = options();
   in_fragments.environment["UCX_RNDV_THRESH"] = "inf";
   expect_no_more_of_a_message(in_fragments);
 }
 
-TEST_P(UcxForkedTest, StoppedPeerThatGoesOnLaterWritesNoMoreOfARendezvous) {
+TEST_P(UcxForkedTest, ResumedPeer_WritesNoMoreOfRendezvous) {
   expect_no_more_of_a_message(options());
 }
 

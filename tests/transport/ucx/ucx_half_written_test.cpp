@@ -30,7 +30,7 @@ void die_in_the_middle_of_a_message(Job& job, PeerId peer) {
                       request);
 }
 
-TEST(UcxHalfWritten, MessageOfAKilledPeer_HidesLaterOnes_AndThisProcessSaysSo) {
+TEST(UcxHalfWritten, KilledPeer_HidesLaterMessagesAndReaderSaysSo) {
   ForkedRanks ranks(
       3,
       [](ForkedRank& self) {

@@ -45,7 +45,7 @@ std::ptrdiff_t watched_processes() {
 }
 
 // The victim stays a zombie until join(): its process id is not reused, and /proc still shows it.
-TEST(UcxNeighbours, KilledPeerIsReportedOverSharedMemoryAndTheLivingWorkOn) {
+TEST(UcxNeighbours, KilledPeer_IsReportedAndSurvivorsWorkOn) {
   ForkedRanks ranks(
       3,
       [](ForkedRank& self) {
@@ -84,7 +84,7 @@ TEST(UcxNeighbours, KilledPeerIsReportedOverSharedMemoryAndTheLivingWorkOn) {
   EXPECT_TRUE(reports[2].signalled(SIGKILL)) << reports[2];
 }
 
-TEST(UcxNeighbours, PeerThatHasEndedBeforeTheFirstMessageIsReportedOverSharedMemory) {
+TEST(UcxNeighbours, PeerKilledBeforeFirstMessage_IsReported) {
   ForkedRanks ranks(
       2,
       [](ForkedRank& self) {
@@ -108,7 +108,7 @@ TEST(UcxNeighbours, PeerThatHasEndedBeforeTheFirstMessageIsReportedOverSharedMem
 }
 
 // What a rank has sent arrives, however soon it then ends, and before its end is reported.
-TEST(UcxNeighbours, MessagesSentJustBeforeDeathArriveBeforeTheDeathIsReported) {
+TEST(UcxNeighbours, MessagesBeforeKill_ArriveBeforeFailureReport) {
   constexpr int kMessages = 40;
   ForkedRanks ranks(
       2,
@@ -247,7 +247,7 @@ TEST_P(ChildOfARank, OutlivesItAndTheOthersAreToldOverTcp) {
   EXPECT_TRUE(reports[2].passed()) << reports[2];
 }
 
-TEST(UcxNeighbours, ForkedChildThatExitsLeavesTheConnectionsOfItsParentAlone) {
+TEST(UcxNeighbours, ForkedChildExit_LeavesParentsConnectionsAlone) {
   run_forked_ranks(
       2,
       [](ForkedRank& self) {
@@ -312,7 +312,7 @@ bool sleep_until(Transport& transport, const Done& done, Sleeps& sleeps) {
 
 // Neither can wake the other: UCX's wake-ups are sockets of a network namespace. A busy machine
 // prolongs some sleeps; otherwise all would be whole.
-TEST(UcxNeighbours, RoundTripsAcrossNetworkNamespacesDoNotSleepUntilSomebodyElseWakesThem) {
+TEST(UcxNeighbours, CrossNamespaceRoundTrips_RarelySleepToTimeout) {
   if (!own_network_can_be_had()) {
     GTEST_SKIP() << "this process may not make network namespaces: run it as root";
   }
@@ -347,7 +347,7 @@ TEST(UcxNeighbours, RoundTripsAcrossNetworkNamespacesDoNotSleepUntilSomebodyElse
       over(kSharedMemory));
 }
 
-TEST(UcxNeighbours, NothingButAnIdleReceiveAcrossNetworkNamespacesSleepsOn) {
+TEST(UcxNeighbours, IdleCrossNamespaceReceive_SleepsWithoutPolling) {
   if (!own_network_can_be_had()) {
     GTEST_SKIP() << "this process may not make network namespaces: run it as root";
   }

@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, UcxShortage,
                            return name;
                          });
 
-TEST_P(UcxShortage, StartWithAnyNumberOfDescriptors_IsAnErrorUntilThereAreEnough) {
+TEST_P(UcxShortage, StartWithTooFewDescriptors_FailsAndNamesUlimit) {
   ForkedRanks ranks(
       1,
       [](ForkedRank&) {
@@ -95,7 +95,7 @@ TEST_P(UcxShortage, StartWithAnyNumberOfDescriptors_IsAnErrorUntilThereAreEnough
   EXPECT_TRUE(reports[0].passed()) << reports[0];
 }
 
-TEST_P(UcxShortage, FirstMessageWithoutDescriptors_FailsHereAndNoticesStillGoOut) {
+TEST_P(UcxShortage, MessageWithoutDescriptors_FailsButNoticesGoOut) {
   const auto body = [](ForkedRank& self) {
     Job job(self);
     constexpr Tag kNotice = transport::control_tag(1);
@@ -148,7 +148,7 @@ TEST_P(UcxShortage, FirstMessageWithoutDescriptors_FailsHereAndNoticesStillGoOut
   }
 }
 
-TEST(UcxShortageOverTcp, ConnectionThatCannotBeAccepted_IsThisProcesssFailure) {
+TEST(UcxShortageOverTcp, AcceptWithoutDescriptors_IsOwnFailure) {
   const auto body = [](ForkedRank& self) {
     Message out("lost");  // may still be on its way when the job ends
     Job job(self);
@@ -190,7 +190,7 @@ void fill_dev_shm() {
   }
 }
 
-TEST(UcxShortageOfSharedMemory, DevShmFilledByOthers_IsNamedWithItsSpace) {
+TEST(UcxShortageOfSharedMemory, FullDevShm_IsNamedWithFreeSpace) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "mounts a file system, which needs root";
   }

@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, Strangers, testing::Values("tcp,self", "tcp
                            return std::string(test.param) == "tcp,self" ? "Tcp" : "SharedMemory";
                          });
 
-TEST_P(Strangers, MessagesOfEveryKindFitNoReceiveAndEndForTheirSender) {
+TEST_P(Strangers, AnyMessageKind_MatchesNoReceiveAndEndsForSender) {
   constexpr std::size_t kHere = 0;
   constexpr std::size_t kMember = 1;
   constexpr std::size_t kStranger = 2;

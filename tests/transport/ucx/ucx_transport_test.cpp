@@ -157,7 +157,7 @@ class ResettingPort {
 };
 
 // With UCX_TCP_CONN_NB=n this case uses freed memory now and then.
-TEST(UcxTransport, PeerThatResetsEveryConnectionIsAFailureAndNoCrash) {
+TEST(UcxTransport, PeerResettingConnections_FailsSendWithoutCrash) {
   const auto options = [](const std::string& ports) {
     return transport::UcxOptions{
         .settings = {{"TLS", "tcp,self"}, {"NET_DEVICES", "lo"}, {"TCP_PORT_RANGE", ports}}};
