@@ -25,15 +25,15 @@ from helpers.arrows import (
 DRAWINGS = blocks("drawing", MAP.read_text())
 
 
-def test_every_include_between_modules_is_in_the_picture_and_none_besides() -> None:
+def test_cpp_picture_has_exactly_the_includes_between_modules() -> None:
     assert complaints(picture("cpp-modules", MAP.read_text()), includes()) == []
 
 
-def test_every_import_between_python_modules_is_in_the_picture_and_none_besides() -> None:
+def test_python_picture_has_exactly_the_imports_between_modules() -> None:
     assert complaints(picture("python-modules", PYTHON.read_text()), imports()) == []
 
 
-def test_every_import_between_sub_packages_is_in_the_picture_and_none_besides() -> None:
+def test_package_picture_has_exactly_the_sub_package_imports() -> None:
     real: dict[str, set[str]] = {}
     for module, needed in imports().items():
         if module != "__init__":
@@ -69,7 +69,7 @@ def started_threads() -> set[str]:
     return {name for file in sources(ROOT / "src") for name in starts.findall(file.read_text())}
 
 
-def test_the_drawing_and_the_table_of_threads_have_those_that_the_sources_start() -> None:
+def test_drawn_and_listed_threads_are_those_the_sources_start() -> None:
     assert set(re.findall(r"gtopk-[a-z]+", DRAWINGS[2])) == started_threads()
     rows = re.findall(r"^\| `(gtopk-[a-z]+)`", MAP.read_text(), re.MULTILINE)
     assert set(rows) == started_threads()
@@ -121,7 +121,7 @@ def test_a_cycle_is_told_even_where_the_picture_has_it() -> None:
     assert complaints(mended, mended, back) == ["low -> high is no exception any more"]
 
 
-def test_rooms_are_found_by_paths_and_imports_wherever_they_stand() -> None:
+def test_modules_are_found_from_include_paths_and_any_import() -> None:
     assert module_of("src/transport/ucx/worker.hpp") == "transport/ucx"
     assert module_of("src/gtopk/wire/raw.hpp") == "gtopk"
     assert module_of("gtopk/error.hpp") == module_of("include/gtopk/error.hpp") == "include"

@@ -24,7 +24,7 @@ def python(script: str) -> list[str]:
 
 
 @pytest.mark.network
-def test_ranks_of_a_host_share_its_names_and_its_memory_with_nobody_else():
+def test_hostname_ipc_and_dev_shm_are_shared_only_within_a_host():
     script = """
 import os, pathlib
 rank, local = os.environ["RANK"], os.environ["LOCAL_RANK"]
@@ -97,7 +97,7 @@ dist.destroy_process_group()
     ("algorithm", "hosts"),
     [pytest.param("hierarchical", "0011", marks=pytest.mark.long), ("gtopk-placed", "0101")],
 )
-def test_of_two_hosts_with_two_ranks_each_the_leaders_lists_alone_cross_the_wire(algorithm, hosts):
+def test_only_leaders_lists_cross_the_wire_between_two_hosts(algorithm, hosts):
     path = os.pathsep.join([str(TORCH), os.environ.get("PYTHONPATH", "")])
     command = [*python(BY_HOSTS), algorithm, hosts]
     with Lab(2, None, ranks_per_host=2, in_turn=hosts == "0101") as lab:

@@ -77,7 +77,7 @@ def test_a_group_and_its_store_survive_a_long_silence_by_default() -> None:
 
 
 @pytest.mark.long
-def test_a_connection_forgotten_before_its_first_keepalive_is_an_error_at_the_timeout() -> None:
+def test_connection_forgotten_before_keepalive_fails_at_timeout() -> None:
     said = said_after(8, forget="5s", timeout=5)
     for rank in (0, 1):
         assert "all_reduce #2 timed out after 5 s" in said[rank], said
@@ -86,7 +86,7 @@ def test_a_connection_forgotten_before_its_first_keepalive_is_an_error_at_the_ti
 
 
 @pytest.mark.long
-def test_a_user_timeout_ends_a_forgotten_connection_before_the_operation_times_out() -> None:
+def test_tcp_user_timeout_resets_connection_before_op_timeout() -> None:
     said = said_after(8, forget="5s", timeout=WATCHDOG, USER_TIMEOUT="5s")
     for rank in (0, 1):
         assert f"rank {1 - rank} (host host{1 - rank}, pid " in said[rank]

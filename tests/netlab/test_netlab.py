@@ -35,7 +35,7 @@ def test_calibrated_rates_have_the_documented_settings():
     }
 
 
-def test_a_rate_between_calibrated_ones_is_marked_as_not_calibrated():
+def test_rate_between_calibrated_rates_is_not_calibrated():
     assert Shape.of("100mbit").calibrated
     assert Shape.of("0.1gbit").calibrated
     assert not Shape.of("150mbit").calibrated
@@ -55,7 +55,7 @@ def test_wire_seconds_count_the_headers_of_every_segment():
     assert shape.wire_seconds(1448) == pytest.approx(1514 * 8 / 1e8)
 
 
-def test_the_probe_rejects_a_bucket_that_lets_messages_after_a_pause_travel_free():
+def test_probe_rejects_a_bucket_with_free_bytes_after_a_pause():
     # What 100 Mbit/s with a bucket of 128 KiB measures (docs/lab.md).
     free = Point(100_000, back_to_back=8.3e-3, gapped=0.23e-3, wire=8.37e-3)
     true = Point(100_000, back_to_back=8.3e-3, gapped=8.2e-3, wire=8.37e-3)
@@ -127,7 +127,7 @@ exec chroot "$root" "$@"
 
 @pytest.mark.network
 @pytest.mark.parametrize("kind", ["directory", "mount"])
-def test_in_a_chroot_the_check_says_whether_a_lab_can_be_made_and_what_to_do(tmp_path, kind):
+def test_check_in_a_chroot_passes_on_a_mount_or_names_the_fix(tmp_path, kind):
     unshare = ("unshare", "--mount", "--propagation", "private", "sh", "-c", CHROOT, "sh")
     code, said = checked(*unshare, str(tmp_path), str(TOOLS), kind)
     if kind == "mount":
@@ -192,7 +192,7 @@ def test_cpu_seconds_are_those_of_the_rank():
 
 
 @pytest.mark.network
-def test_each_host_has_its_own_name_and_sees_its_own_interface_only():
+def test_each_host_has_its_own_hostname_and_one_interface():
     script = (
         "import os, socket; print(socket.gethostname(), sorted(os.listdir('/sys/class/net')), "
         "socket.gethostbyname('host1'))"
@@ -219,7 +219,7 @@ def test_every_interface_and_switch_port_is_shaped_as_calibrated(rate):
 
 
 @pytest.mark.network
-def test_no_message_arrives_sooner_than_the_link_allows_even_after_a_pause():
+def test_no_message_beats_the_link_rate_even_after_a_pause():
     sizes = (100, 100_000, 300_000)
     with Lab(2, "100mbit") as lab:
         calibration = calibrate(lab, sizes, repeats=5)
@@ -282,7 +282,7 @@ def test_labs_in_use_at_the_same_time_do_not_meet():
 
 @pytest.mark.network
 @pytest.mark.parametrize("chosen", ["cubic", "reno"])
-def test_hosts_use_the_chosen_congestion_control_whatever_the_machine_does(chosen):
+def test_hosts_use_the_chosen_congestion_control_at_both_ends(chosen):
     # At both ends: of a connection made, and of one accepted.
     script = f"""{CONNECT}
 if rank == 0:

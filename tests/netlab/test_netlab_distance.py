@@ -26,7 +26,7 @@ from helpers.paths import TOOLS
 # --- what is asked for, without any network
 
 
-def test_delay_jitter_and_loss_are_read_with_their_units_and_printed_with_the_round_trip():
+def test_impairment_parses_units_and_prints_the_round_trip():
     link = Impairment.of("25ms", "500us", "0.01%", seed=7)
     assert (link.delay, link.jitter, link.loss, link.seed) == (0.025, 0.0005, 0.0001, 7)
     assert str(link) == (
@@ -75,7 +75,7 @@ def test_a_switch_that_cannot_be_compiled_says_why(monkeypatch, tmp_path):
     assert not list((tmp_path / "build" / "netlab").iterdir())
 
 
-def test_the_switch_is_compiled_once_for_each_version_of_its_source(monkeypatch, tmp_path):
+def test_switch_is_compiled_once_per_version_of_its_source(monkeypatch, tmp_path):
     source = tmp_path / "switch" / "main.cpp"
     source.parent.mkdir()
     monkeypatch.setattr(delayed_module, "_ROOT", tmp_path)
@@ -119,7 +119,7 @@ else:
 
 
 @pytest.mark.network
-def test_no_round_trip_is_shorter_than_twice_the_delay_less_the_jitter():
+def test_no_round_trip_is_shorter_than_twice_delay_minus_jitter():
     with Lab(2, "100mbit", impairment=Impairment.of("20ms", "5ms")) as lab:
         distance = measure(lab, seconds=0.5)
     assert len(distance.rtts) == 100
@@ -209,7 +209,7 @@ else:
 
 @pytest.mark.network
 @pytest.mark.parametrize("keepalive", [False, True])
-def test_a_switch_forgets_a_silent_connection_unless_keepalives_hold_it(keepalive):
+def test_switch_forgets_silent_connection_without_keepalives(keepalive):
     with Lab(2, None, impairment=Impairment.of(forget="1.5s")) as lab:
         script = SILENT.replace("HOLD", str(int(keepalive)))
         outcome = lab.run(python(script), timeout=WATCHDOG)
@@ -220,7 +220,7 @@ def test_a_switch_forgets_a_silent_connection_unless_keepalives_hold_it(keepaliv
 
 
 @pytest.mark.network
-def test_a_setting_of_the_kernel_is_that_of_every_host_and_not_of_the_machine():
+def test_sysctl_is_set_on_every_host_but_not_on_the_machine():
     path = pathlib.Path("/proc/sys/net/ipv4/tcp_rmem")
     before = path.read_text()
     with Lab(2, None, sysctls={"net.ipv4.tcp_rmem": "4096 131072 1234567"}) as lab:

@@ -65,13 +65,13 @@ def in_namespaces(flags: list[str], tls: str | None) -> list[tuple[int, str]]:
         (["--ipc", *PROCESSES], None, "tcp"),
     ],
 )
-def test_ranks_with_a_dev_shm_of_their_own_share_what_memory_they_can(flags, tls, over):
+def test_ranks_with_separate_dev_shm_use_posix_sysv_or_tcp(flags, tls, over):
     for code, said in in_namespaces(flags, tls):
         assert code == 0, said
         assert re.search(rf"connects to \S+ pid \d+ over ({over})/", said), said
 
 
-def test_ranks_of_a_host_with_a_small_dev_shm_share_system_vs_memory():
+def test_ranks_with_a_small_dev_shm_use_sysv_shared_memory():
     # They would take 4.2 MiB each of it, and be ended by a signal when it is full.
     script = """
 mount -t tmpfs -o size=16m tmpfs /dev/shm
@@ -129,7 +129,7 @@ def test_a_host_whose_own_name_nobody_can_resolve_works():
     assert "connects to lost1" in outcome.ranks[0].output
 
 
-def test_a_rendezvous_whose_name_nobody_can_resolve_is_named_within_the_time_out():
+def test_unresolvable_rendezvous_is_named_in_the_timeout_error():
     with Lab(2, None) as lab:
         outcome = run(lab, "nowhere.invalid:29500", "--timeout", "2")
     assert [rank.returncode for rank in outcome.ranks] == [1, 1], outcome.report()
@@ -195,7 +195,7 @@ NO_ROUTE = (
         ("iif lo prohibit", NO_ROUTE),
     ],
 )
-def test_a_first_connection_that_fails_names_address_port_and_setting(rule, said):
+def test_failed_first_connection_names_address_port_and_setting(rule, said):
     where, what = rule.rsplit(" ", 1)
     with Lab(2, None) as lab:
         for host in range(2):
@@ -217,7 +217,7 @@ def test_a_first_connection_that_fails_names_address_port_and_setting(rule, said
         assert named.search(complaint), complaint
 
 
-def test_hosts_of_different_address_families_are_both_named_with_the_setting():
+def test_ip_family_mismatch_names_both_addresses_and_the_setting():
     with Lab(2, None, ipv6=True) as lab:
         words = ["ip", "addr", "add", "10.77.0.2/24", "dev", "eth0"]
         subprocess.run([*lab.enter(1), *words], check=True)
@@ -243,7 +243,7 @@ exec "$@"
 
 
 @pytest.mark.parametrize(("network", "told"), [("10.77.0", True), ("10.78.0", False)])
-def test_of_two_nics_in_one_network_ucx_takes_the_one_near_the_rank(network, told):
+def test_ucx_takes_the_nearer_of_two_nics_in_the_same_network(network, told):
     prefix = ("unshare", "--mount", "sh", "-c", TWO_NODES, "sh")
     # By that file GPU 0 is near eth0 and GPU 2 near eth1, and there are four ranks on a host.
     local = {"LOCAL_WORLD_SIZE": "4", "HWLOC_XMLFILE": str(TWO_SOCKETS)}

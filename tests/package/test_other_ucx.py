@@ -81,7 +81,7 @@ def run(script: str, *arguments: object, **env: str) -> str:
 @pytest.mark.parametrize(
     ("name", "mode"), [("libucp.so.0", "RTLD_GLOBAL"), ("libucs.so.0", "RTLD_LOCAL")]
 )
-def test_older_ucx_loaded_first_is_an_import_error_that_names_both(older, name, mode):
+def test_older_ucx_loaded_first_is_import_error_naming_both(older, name, mode):
     said = run(f"load(other, ctypes.{mode}); all_reduce()", older / name)
     version = "1.13.1" if name == "libucp.so.0" else "of an unknown version"
     assert f"ImportError: gtopk: this process has already loaded UCX {version}" in said

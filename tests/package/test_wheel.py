@@ -76,7 +76,7 @@ def exported(library: pathlib.Path) -> set[str]:
     return {line.split(" ", 2)[2].split("(")[0] for line in said.splitlines()}
 
 
-def test_it_is_for_every_python_and_for_the_systems_that_its_symbols_allow(wheel, unpacked):
+def test_wheel_is_tagged_py3_and_for_the_platform_of_its_symbols(wheel, unpacked):
     name = wheel.stem.split("-")
     assert name[2:4] == ["py3", "none"]
     tags = email.message_from_string(information(unpacked, "WHEEL")).get_all("Tag")
@@ -85,7 +85,7 @@ def test_it_is_for_every_python_and_for_the_systems_that_its_symbols_allow(wheel
     assert not [each for each in unpacked.rglob("*.so*") if "cpython" in each.name]
 
 
-def test_it_requires_the_versions_of_torch_that_it_has_libraries_for(unpacked):
+def test_wheel_requires_the_torch_versions_it_has_libraries_for(unpacked):
     metadata = email.message_from_string(information(unpacked, "METADATA"))
     requires = [each.replace(" ", "") for each in metadata.get_all("Requires-Dist")]
     torches, ucx = sorted(requires, reverse=True)
@@ -119,7 +119,7 @@ def test_both_ways_in_which_torch_looks_for_a_backend_lead_to_it(unpacked):
     }
 
 
-def test_its_libraries_find_each_other_and_nothing_of_the_machine_that_built_them(unpacked):
+def test_wheel_libraries_find_each_other_not_the_build_machine(unpacked):
     package = unpacked / "gtopk"
     core = package / f"{CORE}.so"
     for library in [*libraries(unpacked), core]:

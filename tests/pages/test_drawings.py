@@ -29,7 +29,7 @@ def test_the_picture_of_the_demo_is_that_of_the_table() -> None:
     assert committed == draw_demo.picture()
 
 
-def test_the_picture_and_the_table_of_the_outer_demo_are_those_of_its_record() -> None:
+def test_outer_demo_picture_and_table_match_their_record() -> None:
     committed = (ROOT / "docs" / "results" / "demo-outer.svg").read_text(encoding="utf-8")
     drawn, table = draw_demo.outer()
     assert committed == drawn
@@ -59,7 +59,7 @@ def test_curves_are_in_proportion() -> None:
     assert (end[0] > begin[0], end[1] < begin[1]) == (True, True)
 
 
-def test_bars_are_in_proportion_and_parts_without_a_figure_are_left_out() -> None:
+def test_bars_are_proportional_and_omit_parts_without_a_figure() -> None:
     rows = draw_demo.rows(PAGE)
     assert [row["way"] for row in rows] == ["dense", "sparse"]
     first, second = (draw_demo.bar(row, 0, 2.0) for row in rows)

@@ -352,7 +352,7 @@ def test_all_that_a_part_starts_has_one_deadline(tmp_path, monkeypatch) -> None:
     assert started == {name: several.get(name, 1) for name in PARTS}
 
 
-def test_what_a_process_has_started_ends_with_it_when_the_time_is_up(tmp_path) -> None:
+def test_child_processes_are_killed_when_a_part_times_out(tmp_path) -> None:
     held = tmp_path / "held"
     os.mkfifo(held)
     read = os.open(held, os.O_RDONLY | os.O_NONBLOCK)  # at its end once nobody can write to it
@@ -382,7 +382,7 @@ def took(answer: dict) -> dict:
     return {"took_seconds": answer["took_seconds"]}
 
 
-def test_a_part_that_fails_is_told_with_its_reason_and_the_others_run(tmp_path) -> None:
+def test_two_failed_parts_are_both_reported_with_a_reason(tmp_path) -> None:
     done = ran(
         *(*INSTALLED, "--small", "--device", "fake", "--parts", "profile,compress"),
         *("--minutes", 60, "--out", tmp_path),

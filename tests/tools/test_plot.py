@@ -194,7 +194,7 @@ def test_matrices_go_from_the_row_to_the_column():
     assert math.isnan(matrices(failed)[1][0][1])
 
 
-def test_of_growth_each_file_has_axes_of_its_own_with_lines_and_points():
+def test_growth_files_each_get_axes_with_model_and_measured_line():
     draw_growth({"one": GROWTH, "other": {**GROWTH, "ranks_per_host": 1, "in_turn": False}})
     figure = pyplot.gcf()
     assert [axes.get_title() for axes in figure.axes] == [
@@ -207,7 +207,7 @@ def test_of_growth_each_file_has_axes_of_its_own_with_lines_and_points():
     pyplot.close("all")
 
 
-def test_of_collectives_each_is_a_line_over_bytes_and_one_is_marked():
+def test_collectives_are_lines_over_bytes_and_ratio_1_is_marked():
     draw_collectives({"one host": COLLECTIVES, "hosts": {**COLLECTIVES, "ranks": 2}})
     left, right = pyplot.gcf().axes
     assert [left.get_title(), right.get_title()] == ["one host: 4 ranks", "hosts: 2 ranks"]
@@ -219,7 +219,7 @@ def test_of_collectives_each_is_a_line_over_bytes_and_one_is_marked():
     pyplot.close("all")
 
 
-def test_of_a_diagnosis_units_are_lines_over_steps_beside_their_bounds():
+def test_diagnosis_draws_units_over_steps_beside_their_bounds():
     draw_diagnosis({"run": DIAGNOSIS})
     left, deltas, recalls, *_, bells = pyplot.gcf().axes
     lines = [each for line in left.lines for each in line.get_xydata().flat]

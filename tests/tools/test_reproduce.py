@@ -116,7 +116,7 @@ def test_published_arithmetic():
     )
 
 
-def test_statistical_two_bits_of_two_magnitudes_lose_nothing_in_two_bins():
+def test_statistical_two_bit_quantizer_is_exact_on_two_values():
     x = torch.tensor([1.0, -1.0] * 50)
     decoded, bins = statistical(x)
     torch.testing.assert_close(decoded, x)

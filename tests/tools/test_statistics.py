@@ -101,11 +101,11 @@ def test_on_four_ranks(four: RankSet, check) -> None:
     four.run(check)
 
 
-def test_a_group_beside_a_default_group_of_another_backend_counts(two_apart: RankSet) -> None:
+def test_gtopk_group_beside_a_gloo_default_group_is_counted(two_apart: RankSet) -> None:
     two_apart.run(trains_over_a_group_beside_the_default_one)
 
 
-def test_a_process_without_groups_says_so_and_a_forked_child_begins_anew() -> None:
+def test_stats_raise_without_a_group_and_start_anew_after_fork() -> None:
     script = """
 import os, torch, torch.distributed as dist, gtopk
 def refused():

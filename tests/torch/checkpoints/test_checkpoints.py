@@ -237,7 +237,7 @@ def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
     dist.barrier()
 
 
-def check_other_paths_are_named_on_every_rank_and_nothing_is_written(me: Rank) -> None:
+def check_save_path_mismatch_fails_every_rank_and_writes_nothing(me: Rank) -> None:
     folder = shared_folder(me)
     state = gtopk.SparseState(network().named_parameters())
     own = path_of(folder) / ("own" if me.rank == 1 else "all")
@@ -249,7 +249,7 @@ def check_other_paths_are_named_on_every_rank_and_nothing_is_written(me: Rank) -
     dist.barrier()
 
 
-def check_files_that_the_first_rank_does_not_see_are_an_error_on_every_rank(me: Rank) -> None:
+def check_files_unseen_by_rank_0_fail_save_and_load_on_all_ranks(me: Rank) -> None:
     """As on file systems of their own: what rank 2 writes is gone before rank 0 looks for it."""
     folder = shared_folder(me)
     path = path_of(folder) / "saved"

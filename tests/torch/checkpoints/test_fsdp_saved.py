@@ -157,7 +157,7 @@ def test_on_four_ranks(four: RankSet, check) -> None:
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (3,), (1, 5), (8,), (2, 0), (4, 6)])
-def test_a_parameter_is_put_together_of_its_shards_and_cut_as_torch_cuts(shape) -> None:
+def test_shards_are_cut_as_torch_chunks_and_joined_to_the_whole(shape) -> None:
     whole = torch.randn(shape)
     for dim in range(len(shape)):
         for shards in range(1, 6):

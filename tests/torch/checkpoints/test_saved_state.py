@@ -98,7 +98,7 @@ def test_another_selector_or_other_units_start_anew(changes):
     assert not any(map(any, keeps(other)))
 
 
-def test_a_state_that_was_saved_before_selectors_kept_anything_loads():
+def test_state_saved_before_selectors_kept_state_loads():
     saved = threshold_state().state_dict()
     del saved["selector"]
     other = threshold_state()
@@ -146,7 +146,7 @@ def test_a_state_that_was_saved_before_auto_could_choose_loads():
     assert other.choices == []
 
 
-def test_a_layer_that_was_frozen_loads_as_missing_and_one_that_is_frozen_now_as_unexpected():
+def test_unfrozen_layer_loads_as_missing_frozen_as_unexpected():
     saved = state(model(frozen=("0.weight",)), seed=1).state_dict()
     other = state(model(frozen=("1.weight",)), seed=2)
     before = residuals(other)
@@ -248,7 +248,7 @@ def test_what_is_no_dict_is_refused():
         state().load_state_dict([("format", 1)])
 
 
-def test_residuals_that_miss_one_of_their_own_units_load_only_when_that_is_asked_for():
+def test_missing_residual_of_a_unit_loads_only_with_strict_false():
     saved = state(seed=1).state_dict()
     del saved["residuals"]["1.weight"]
     made = state(seed=2)

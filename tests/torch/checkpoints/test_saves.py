@@ -180,7 +180,7 @@ def test_save_with_a_killed_rank_leaves_the_old_state_or_the_new(make: Callable,
             ranks.run(resumes, folder, NEW if step.new else OLD, make)
 
 
-def check_a_second_save_replaces_the_first_and_leaves_other_files(me: Rank) -> None:
+def check_second_save_replaces_the_first_and_keeps_other_files(me: Rank) -> None:
     folder = path_of(shared := shared_folder(me))
     if me.rank == 0:
         (folder / "version-notes").mkdir()
@@ -330,7 +330,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", BROKEN)
-def test_load_of_a_broken_folder_says_what_is_missing_and_save_repairs_it(
+def test_load_says_what_broken_folder_lacks_and_save_repairs_it(
     name: str, strict: bool, tmp_path
 ) -> None:
     breaks, error, text = BROKEN[name]
@@ -345,7 +345,7 @@ def test_load_of_a_broken_folder_says_what_is_missing_and_save_repairs_it(
     assert loaded.step == 5
 
 
-def test_an_old_version_that_stays_is_warned_of_and_the_new_one_counts(tmp_path) -> None:
+def test_failed_removal_of_old_version_warns_and_new_one_loads(tmp_path) -> None:
     gtopk.save(one_state(1), tmp_path)
     with (
         mock.patch("shutil.rmtree"),
@@ -359,7 +359,7 @@ def test_an_old_version_that_stays_is_warned_of_and_the_new_one_counts(tmp_path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["CURRENT", "version-3"]
 
 
-def test_a_file_system_that_cannot_synchronise_a_folder_is_no_error(tmp_path) -> None:
+def test_folder_fsync_einval_is_ignored_and_eio_is_raised(tmp_path) -> None:
     cannot = OSError(errno.EINVAL, "Invalid argument")
     with mock.patch.object(folders.os, "fsync", side_effect=cannot):
         folders._synchronise(str(tmp_path))

@@ -148,7 +148,7 @@ def test_residual_and_tensor_may_lie_side_by_side_in_one_memory(views):
 
 
 @pytest.mark.parametrize("with_residual", [False, True])
-def test_a_selectors_state_may_not_share_memory_with_what_it_selects_from(with_residual):
+def test_selector_state_in_tensor_or_residual_memory_is_refused(with_residual):
     memory = torch.zeros(12).double()
     arguments = {"state": memory[:4]}
     if with_residual:
@@ -189,7 +189,7 @@ def test_bad_arguments_of_plan_are_value_errors(arguments, message):
         gtopk.plan(**arguments)
 
 
-def test_a_tensor_elsewhere_than_on_the_cpu_gets_an_error_that_says_so():
+def test_meta_tensor_is_refused_with_its_device_named():
     with pytest.raises(NotImplementedError, match="on the CPU or a CUDA device, given one on meta"):
         gtopk.sparse_all_reduce(torch.ones(8, device="meta"), k=1)
 
@@ -276,7 +276,7 @@ def test_tied_parameters_count_once_under_their_first_name():
         (lambda model: model.named_modules(), r"given \(str, Linear\)"),
     ],
 )
-def test_what_is_no_named_parameter_gets_an_error_with_what_is_wanted(given, said):
+def test_sparse_state_of_other_than_named_parameters_is_refused(given, said):
     with pytest.raises(ValueError, match=rf"model\.named_parameters\(\).*{said}"):
         gtopk.SparseState(given(nn.Linear(64, 64)))
 
@@ -351,7 +351,7 @@ def test_dtensor_parameters_get_an_error_with_what_to_do():
 # --- warm-up
 
 
-def test_warm_up_densities_follow_each_other_and_the_density_comes_last():
+def test_warmup_densities_run_in_order_before_the_final_density():
     warm = config(density=0.01, warmup=[(0.25, 2), (0.5, 0), (0.05, 3)])
     assert [warm.density_at(step) for step in range(7)] == [0.25, 0.25, *[0.05] * 3, 0.01, 0.01]
 

@@ -55,7 +55,7 @@ def check_a_chain_keeps_nothing_of_links_that_have_returned(me: Rank) -> None:
     assert most <= MOST, "a link is kept although its callback has returned"
 
 
-def check_what_links_call_after_the_next_comes_in_the_reverse_order(me: Rank) -> None:
+def check_calls_after_attaching_the_next_link_run_deepest_first(me: Rank) -> None:
     """As if each link ran when it was attached: the deepest calls first."""
     if is_last(me, "reverse", [1, 11, 12, 13, 23, 22, 21, 2]):
         works_on(me)
@@ -110,7 +110,7 @@ def check_a_link_waits_for_what_an_earlier_one_has_called(me: Rank) -> None:
     works_on(me)
 
 
-def check_what_a_link_waits_for_passes_what_earlier_ones_have_called(me: Rank) -> None:
+def check_collective_awaited_by_a_link_overtakes_earlier_links(me: Rank) -> None:
     """Whether these have returned, as on rank 0, or have not even called it."""
     if is_last(me, "passes", [1, 11, 12, 2, 21], held=[11]):
         works_on(me)
@@ -148,6 +148,6 @@ def test_a_chain_of_callbacks_is_as_deep_as_one_link(two):
 
 def test_what_links_of_a_chain_call_has_one_order():
     with RankSet(3) as ranks:
-        ranks.run(check_what_links_call_after_the_next_comes_in_the_reverse_order)
+        ranks.run(check_calls_after_attaching_the_next_link_run_deepest_first)
         ranks.run(check_a_link_waits_for_what_an_earlier_one_has_called)
-        ranks.run(check_what_a_link_waits_for_passes_what_earlier_ones_have_called)
+        ranks.run(check_collective_awaited_by_a_link_overtakes_earlier_links)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.loopback
 # A collective in `held` waits for that, too: torch runs a callback of a complete future at once.
 
 
-def check_a_callback_comes_before_what_is_called_after_it_was_attached(me: Rank) -> None:
+def check_callback_collectives_precede_calls_after_attaching(me: Rank) -> None:
     """On rank 0 the callback runs first, on the others the thread that has attached it goes on."""
     if is_last(me, "before", [1, 2, 3, 4]):
         works_on(me)
@@ -144,7 +144,7 @@ def check_what_a_callback_attaches_comes_first(me: Rank) -> None:
     works_on(me)
 
 
-def check_what_a_callback_has_called_keeps_its_place_when_that_has_returned(me: Rank) -> None:
+def check_collective_of_a_returned_callback_keeps_its_place(me: Rank) -> None:
     """Its future gets a callback only then."""
     if is_last(me, "called", [1]):
         assert is_last(me, "returned", [2, 3, 4, 5])
@@ -164,7 +164,7 @@ def check_what_a_callback_has_called_keeps_its_place_when_that_has_returned(me: 
     works_on(me)
 
 
-def check_what_a_late_callback_calls_comes_before_callbacks_attached_later(me: Rank) -> None:
+def check_late_callback_collectives_precede_later_callbacks(me: Rank) -> None:
     """A collective that was called earlier, and ends later, gets one after it."""
     for case in ("futures as needed", "futures first"):
         if is_last(me, case, [1, 2]):
@@ -193,13 +193,13 @@ def check_what_a_late_callback_calls_comes_before_callbacks_attached_later(me: R
 
 def test_collectives_of_callbacks_have_one_order():
     with RankSet(3) as ranks:
-        ranks.run(check_a_callback_comes_before_what_is_called_after_it_was_attached)
+        ranks.run(check_callback_collectives_precede_calls_after_attaching)
         ranks.run(check_a_callback_attached_late_comes_where_it_was_attached)
         ranks.run(check_callbacks_run_one_after_the_other)
         ranks.run(check_a_window_has_the_place_of_its_collectives)
         ranks.run(check_what_a_callback_attaches_comes_first)
-        ranks.run(check_what_a_callback_has_called_keeps_its_place_when_that_has_returned)
-        ranks.run(check_what_a_late_callback_calls_comes_before_callbacks_attached_later)
+        ranks.run(check_collective_of_a_returned_callback_keeps_its_place)
+        ranks.run(check_late_callback_collectives_precede_later_callbacks)
         ranks.run(check_what_is_deferred_is_pending)
 
 
@@ -364,7 +364,7 @@ def check_a_destroyed_group_runs_its_callbacks(me: Rank) -> None:
     works_on(me)
 
 
-def check_a_callback_that_does_not_return_ends_the_group_at_the_timeout(me: Rank) -> None:
+def check_callback_that_never_returns_fails_group_at_timeout(me: Rank) -> None:
     """It computes, so it is not taken for one that waits."""
     group = dist.new_group(timeout=timedelta(seconds=2))
     over = threading.Event()
@@ -407,4 +407,4 @@ def test_failures_run_callbacks_and_end_what_is_deferred(two):
     two.run(check_a_failed_collective_still_runs_all_callbacks)
     two.run(check_an_abort_ends_what_is_deferred)
     two.run(check_a_destroyed_group_runs_its_callbacks)
-    two.run(check_a_callback_that_does_not_return_ends_the_group_at_the_timeout)
+    two.run(check_callback_that_never_returns_fails_group_at_timeout)

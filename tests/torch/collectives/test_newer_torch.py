@@ -201,7 +201,7 @@ def check_abort_hooks(me: Rank) -> None:
             assert None not in told
 
 
-def check_abort_hooks_run_for_a_message_of_a_group_that_timed_out(me: Rank) -> None:
+def check_abort_hooks_run_for_a_receive_after_a_barrier_timeout(me: Rank) -> None:
     """Rank 0's barrier times out. Rank 1 waits for a message."""
     if VERSION < (2, 15):
         return

@@ -334,7 +334,7 @@ def check_dropped_results_of_another_layout(me: Rank) -> None:
         torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-3)
 
 
-def check_fsdp_with_layers_that_are_frozen_and_states_that_are_copied(me: Rank) -> None:
+def check_fsdp_with_frozen_layers_and_copied_states(me: Rank) -> None:
     training = Sharded(me, density=0.1)
     training.step()
     with pytest.raises(RuntimeError, match="already has an all-reduce hook"):

@@ -382,7 +382,7 @@ def check_one_that_is_replaced_exchanges_nothing_any_more(me: Rank) -> None:
         gc.enable()
 
 
-def check_one_that_is_replaced_in_a_step_gives_back_what_it_delivered(me: Rank) -> None:
+def check_optimizer_replaced_mid_step_returns_sums_to_residuals(me: Rank) -> None:
     model = Branches()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     arguments = {"density": 1.0, "unit": "parameter"}

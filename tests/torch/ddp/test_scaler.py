@@ -72,7 +72,7 @@ def check_one_unit_that_is_not_finite_stops_all(me: Rank) -> None:
     assert replicas_are_bitwise_equal(training.model)
 
 
-def check_a_result_that_overflows_under_the_scale_has_not_happened(me: Rank) -> None:
+def check_overflow_under_the_scale_gives_nan_and_keeps_residual(me: Rank) -> None:
     model = nn.Linear(64, 64, bias=False)
     ddp = DistributedDataParallel(model)
     scales = scaler(scale=2.0**100)

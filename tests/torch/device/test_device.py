@@ -133,7 +133,7 @@ def check_results_are_those_of_the_cpu_bit_for_bit(me: Rank) -> None:
             assert torch.equal(one, other.cpu()), call.__name__
 
 
-def check_work_is_ordered_behind_the_current_stream_and_wait_holds_it_up_and_not_the_host(
+def check_work_and_wait_are_stream_ordered_and_do_not_block_host(
     me: Rank,
 ) -> None:
     tensor = torch.zeros(1000).to(FAKE)
@@ -169,7 +169,7 @@ def check_wait_does_not_wait_for_other_ranks(me: Rank) -> None:
     assert after.tolist() == [12.0] * 10
 
 
-def check_tensors_live_until_the_device_has_read_and_written_them(me: Rank) -> None:
+def check_tensors_live_until_the_device_is_done_with_them(me: Rank) -> None:
     other = 1 - me.rank
     torch.ops.fake.hold()
     tensor = torch.empty(5000, device=FAKE)
@@ -185,7 +185,9 @@ def check_tensors_live_until_the_device_has_read_and_written_them(me: Rank) -> N
     # Nobody keeps the reduced tensors, and nobody waits for them.
     for _ in range(20):
         dist.all_reduce(torch.ones(3000).to(FAKE), async_op=True)
-    dist.barrier()
+    last = torch.ones(3000).to(FAKE)
+    dist.all_reduce(last)
+    assert last.cpu().tolist() == [2.0] * 3000
 
 
 def check_futures_carry_the_device(me: Rank) -> None:
@@ -272,7 +274,7 @@ def check_receives_may_end_in_any_order(me: Rank) -> None:
     dist.barrier()
 
 
-def check_a_message_of_the_hosts_does_not_overtake_one_of_the_device(me: Rank) -> None:
+def check_host_message_does_not_overtake_a_device_message(me: Rank) -> None:
     if me.rank == 0:
         tensor = torch.empty(10, device=FAKE)
         torch.ops.fake.hold()
@@ -289,7 +291,7 @@ def check_a_message_of_the_hosts_does_not_overtake_one_of_the_device(me: Rank) -
     dist.barrier()
 
 
-def check_an_error_that_nobody_waits_for_is_raised_by_the_next_wait(me: Rank) -> None:
+def check_unawaited_error_is_raised_by_the_next_wait(me: Rank) -> None:
     wrong = torch.ones(10 + me.rank).to(FAKE)
     torch.ops.fake.hold()
     work = dist.all_reduce(wrong.clone(), async_op=True)

@@ -193,7 +193,7 @@ def check_auto_takes_memory_for_one_sum_when_it_is_called(me: Rank) -> None:
     assert torch.ops.fake.counts()["pinned_bytes"] - before == taken
 
 
-def check_a_step_that_does_not_happen_leaves_nan_and_the_residual(me: Rank) -> None:
+def check_inf_or_mismatch_keeps_the_residual_and_inf_gives_nan(me: Rank) -> None:
     for algorithm in ALGORITHMS:
         tensor, kept = values(me, 2000), values(me, 2000) / 7
         if me.rank == 1:
@@ -214,7 +214,7 @@ def check_a_step_that_does_not_happen_leaves_nan_and_the_residual(me: Rank) -> N
         assert torch.equal(residual.cpu(), kept), algorithm
 
 
-def check_ranks_of_a_group_may_have_their_tensors_on_different_devices(me: Rank) -> None:
+def check_group_may_mix_ranks_with_cpu_and_device_tensors(me: Rank) -> None:
     for algorithm in ALGORITHMS:
         expected = _steps(me, "cpu", 3000, algorithm=algorithm, k=30)
         seen = _steps(me, FAKE if me.rank == 0 else "cpu", 3000, algorithm=algorithm, k=30)
@@ -222,8 +222,8 @@ def check_ranks_of_a_group_may_have_their_tensors_on_different_devices(me: Rank)
             assert torch.equal(one, other), algorithm
 
 
-def check_what_follows_a_call_that_fails_early_waits_for_its_table_of_pieces(me: Rank) -> None:
-    """Its commit, which the failure lets go, reads where the pieces are on the device."""
+def check_a_call_aborted_early_fails_and_keeps_its_residual(me: Rank) -> None:
+    """A commit that waits on the device then writes NaN; `sketch` has none yet."""
     aside = dist.new_group()
     for algorithm in (*ALGORITHMS, "gtopk"):
         group = dist.new_group()
@@ -265,7 +265,7 @@ def check_a_call_that_fails_once_it_is_taken_counts(me: Rank) -> None:
     assert sequence_number(backend.allreduce([torch.ones(1)], options)) == 2
 
 
-def check_a_sketch_does_not_stand_behind_the_result_of_another_call(me: Rank) -> None:
+def check_sketch_is_not_held_up_by_the_result_of_another_call(me: Rank) -> None:
     """Receives wait on all result streams; what answers them is sent after the sketch."""
     expected = _steps(me, "cpu", 9000, algorithm="sketch", k=70)[:2]
     group = dist.new_group()
@@ -286,7 +286,7 @@ def check_a_sketch_does_not_stand_behind_the_result_of_another_call(me: Rank) ->
     dist.destroy_process_group(group)
 
 
-def check_a_sketch_whose_search_cannot_be_enqueued_fails_everywhere(me: Rank) -> None:
+def check_sketch_search_enqueue_failure_fails_on_every_rank(me: Rank) -> None:
     for failing, more in (("find", 0), ("gather", 0), ("host_function", 1)):
         group = dist.new_group()
         residual, tensor = torch.zeros(9000).to(FAKE), values(me, 9000).to(FAKE)

@@ -51,7 +51,7 @@ dist.destroy_process_group()
     assert "GTOPK_CUDA_DRIVER" in printed
 
 
-def test_kernels_that_are_missing_are_named_and_without_any_tensors_are_staged(
+def test_missing_kernels_are_an_error_and_none_means_staging(
     fake_library: str,
 ) -> None:
     script = """

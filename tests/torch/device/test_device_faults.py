@@ -164,7 +164,7 @@ def test_device_fault_mid_operation(fake_library: str) -> None:
         assert [code for code, _ in ranks.ends()] == [0, 0]
 
 
-def check_the_driver_is_asked_about_what_waits_for_long_and_not_called_else(
+def check_long_wait_queries_the_driver_and_calls_nothing_else(
     me: Rank,
 ) -> None:
     tensor = torch.ones(3).to(FAKE)

@@ -127,7 +127,7 @@ def check_results_are_those_of_the_cpu_and_nothing_crosses(me: Rank) -> None:
             assert torch.equal(one, other.cpu()), call.__name__
 
 
-def check_one_rank_may_have_its_memory_on_a_device_and_the_other_not(me: Rank) -> None:
+def check_device_memory_on_one_rank_alone_gives_cpu_results(me: Rank) -> None:
     for there in range(me.size):
         for call in MOVING:
             expected = call(me, lambda tensor: tensor)
@@ -173,7 +173,7 @@ def check_memory_is_read_and_written_in_the_order_of_the_streams(me: Rank) -> No
     assert after.tolist() == [5.0 + other] * N
 
 
-def check_a_receive_of_the_hosts_does_not_overtake_one_of_the_device(me: Rank) -> None:
+def check_host_receive_does_not_overtake_a_device_receive(me: Rank) -> None:
     if me.rank == 0:
         first, second = torch.empty(N).to(FAKE), torch.zeros(N)
         torch.ops.fake.hold()
@@ -204,7 +204,7 @@ def check_tensors_live_until_the_network_has_done_its_part(me: Rank) -> None:
         assert received.cpu().tolist() == [3.0 + other] * N
 
 
-def check_nothing_is_synchronised_and_the_device_is_made_current_once(me: Rank) -> None:
+def check_broadcast_never_synchronises_and_sets_the_device_once(me: Rank) -> None:
     tensor = torch.full((N,), 1.0 + me.rank).to(FAKE)
     dist.broadcast(tensor, 0)
     synchronize()

@@ -23,7 +23,7 @@ def test_on_two_ranks(two_with_device: RankSet, check: Callable) -> None:
     two_with_device.run(check, timeout=90.0)
 
 
-def check_of_a_sparse_all_reduce_lists_cross_and_nothing_as_long_as_the_tensor(me: Rank) -> None:
+def check_sparse_all_reduce_never_copies_the_whole_tensor(me: Rank) -> None:
     d, k = 50_000, 40
     expected, expected_residual = values(me, d), values(me, d) / 3
     tensor, residual = expected.to(FAKE), expected_residual.to(FAKE)
@@ -72,7 +72,7 @@ def check_other_selectors_stay_on_the_device_as_well(me: Rank) -> None:
     assert "launched_unloaded" not in torch.ops.fake.counts()
 
 
-def check_a_threshold_goes_from_step_to_step_without_the_host_waiting(me: Rank) -> None:
+def check_threshold_passes_between_steps_without_a_host_wait(me: Rank) -> None:
     """The state is the last step's, although that has not ended when the next one is called."""
     d, arguments = 20_000, {"k": 200, "select": "threshold"}
     runs = []
@@ -96,7 +96,7 @@ def check_a_threshold_goes_from_step_to_step_without_the_host_waiting(me: Rank) 
     assert runs[1][-1][0] > 0
 
 
-def check_a_sparse_all_reduce_is_ordered_behind_the_current_stream(me: Rank) -> None:
+def check_sparse_all_reduce_is_ordered_behind_current_stream(me: Rank) -> None:
     tensor, residual = torch.zeros(5000).to(FAKE), torch.zeros(5000).to(FAKE)
     torch.ops.fake.hold()
     fill(tensor, 1.0 + me.rank)  # once the device is released
@@ -113,7 +113,7 @@ def check_a_sparse_all_reduce_is_ordered_behind_the_current_stream(me: Rank) -> 
     assert tensor.cpu().tolist() == [-1.0] * 5000
 
 
-def check_ranks_of_a_group_may_have_their_tensors_on_different_devices(me: Rank) -> None:
+def check_group_may_mix_ranks_with_cpu_and_device_tensors(me: Rank) -> None:
     expected, expected_residual = values(me, 3000), values(me, 3000) / 7
     tensor, residual = expected.clone(), expected_residual.clone()
     if me.rank == 0:
@@ -124,7 +124,7 @@ def check_ranks_of_a_group_may_have_their_tensors_on_different_devices(me: Rank)
     assert torch.equal(residual.cpu(), expected_residual)
 
 
-def check_a_step_that_does_not_happen_leaves_nan_and_the_residual(me: Rank) -> None:
+def check_inf_or_mismatch_keeps_the_residual_and_inf_gives_nan(me: Rank) -> None:
     tensor, kept = values(me, 2000), values(me, 2000) / 7
     if me.rank == 1:
         tensor[77] = float("inf")

@@ -225,7 +225,7 @@ def check_a_unit_waits_for_its_small_part_on_the_device(me: Rank) -> None:
                 assert torch.equal(one, other.cpu()), (way, at)
 
 
-def check_many_units_wait_for_one_another_at_a_scaler_and_no_stream_for_them(me: Rank) -> None:
+def check_scaled_units_select_before_commit_with_no_stream_wait(me: Rank) -> None:
     """More than there are streams for results: each would hold up others until all have come."""
     torch.manual_seed(1)
     net = nn.Sequential(*(nn.Linear(12, 12) for _ in range(14))).to(FAKE)

@@ -111,7 +111,7 @@ def test_compute_compress_and_communicate_make_up_the_step():
         assert 0 < part["compress"] + part["communicate"] < part["step"]
 
 
-def test_the_table_weighs_phases_by_their_steps_and_shows_what_follows_the_warm_up():
+def test_table_weighs_phases_by_steps_and_adds_row_after_warmup():
     warm = phase("warm-up", 10, step=0.4, communicate=0.2, bytes_sent=10_000_000)
     then = phase("", 30, step=0.2, communicate=0.1, compress=0.02, bytes_sent=3_000_000)
     rank = {"accuracy": 0.9812, "phases": [warm, then]}
@@ -151,7 +151,7 @@ def test_the_interval_is_students_for_five_folds():
     assert half == pytest.approx(2.776445 * math.sqrt(0.5) / math.sqrt(5), rel=1e-5)
 
 
-def test_a_mean_more_than_a_point_lower_fails_the_claim_and_the_page_says_so():
+def test_mean_over_a_point_lower_is_reported_as_not_within():
     assert within([(99.0, 98.0), (98.0, 97.0)])
     assert not within([(99.0, 98.0), (98.0, 96.9)])
     assert within([(97.0, 99.0), (98.0, 99.0)])
@@ -159,7 +159,7 @@ def test_a_mean_more_than_a_point_lower_fails_the_claim_and_the_page_says_so():
 
 
 @pytest.mark.loopback
-def test_training_leaves_bitwise_equal_parameters_and_a_record_per_rank(tmp_path):
+def test_training_leaves_equal_parameters_and_a_record_per_rank(tmp_path):
     command = [sys.executable, EXAMPLE / "train.py", "--backend", "gtopk", "--epochs", "1"]
     command += ["--wire", "4bit"]
     with Loopback(2) as hosts:

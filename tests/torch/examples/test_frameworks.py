@@ -54,9 +54,7 @@ def test_every_script_of_the_pages_is_run_and_compiles():
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.long) if each in LONG else each for each in RUNS]
 )
-def test_a_script_trains_two_ranks_alike_by_sparse_exchanges_and_leaves_residuals(
-    name, tmp_path, variables
-):
+def test_framework_script_trains_equal_ranks_and_saves_residuals(name, tmp_path, variables):
     pytest.importorskip({"fabric": "lightning.fabric"}.get(name, name))
     starts, parameters = RUNS[name]
     script = tmp_path / "train.py"

@@ -52,7 +52,7 @@ def tasks_of(name: str, ranks: int, seed: int = 0) -> list:
     ],
 )
 @pytest.mark.parametrize("ranks", range(1, 7))
-def test_exchange_of_simulated_ranks_has_the_bits_of_the_definition(algorithm, kind, more, ranks):
+def test_simulated_exchange_has_the_bits_of_the_reference(algorithm, kind, more, ranks):
     draws = torch.Generator().manual_seed(ranks)
     for d in (7, 20_000) if algorithm == "dense" else (7, 800):
         exchange = kind(**({"density": 0.05} | more if algorithm != "dense" else {}))
@@ -190,7 +190,7 @@ def test_dense_coded_leaves_the_error_of_a_sum_with_its_owner():
     assert not exchange.residual[1, :256].any()
 
 
-def test_power_sgd_delivers_a_matrix_of_its_rank_and_remembers_the_rest():
+def test_power_sgd_keeps_what_exceeds_its_rank_in_the_residual():
     draws = torch.Generator().manual_seed(4)
     left, right = torch.randn(20, 2, generator=draws), torch.randn(2, 30, generator=draws)
     rows = torch.stack([(left @ right).flatten(), (left @ right).flatten()])
@@ -218,7 +218,7 @@ def test_blocks_have_the_same_share_each():
     assert not exchanges.first_of_blocks(torch.zeros(20), 2, 8).any()
 
 
-def test_updates_are_delivered_at_the_rate_they_were_accumulated_at():
+def test_residual_updates_keep_the_learning_rate_of_their_step():
     exchange = exchanges.TopK(0.5, update=True)
     exchange.start(1, [torch.Size([2])])
     assert exchange.mean(torch.tensor([[4.0, 1.0]]), 1.0).tolist() == [4, 0]

@@ -53,7 +53,7 @@ RUNS = [
 ]
 
 
-def check_every_shard_is_as_under_ddp_that_finds_unused_parameters(me: Rank) -> None:
+def check_shards_match_ddp_with_find_unused_parameters(me: Rank) -> None:
     """What no replica used goes back into a residual, and leaves its .grad alone."""
     for number, (name, case) in enumerate(CASES.items()):
         case = dict(case)
@@ -134,7 +134,7 @@ def killed(me: Rank) -> None:
     assert "find_unused_modules" not in str(raised.value)
 
 
-def test_a_replica_that_was_killed_is_not_taken_for_one_with_other_modules() -> None:
+def test_killed_replica_is_not_mistaken_for_module_mismatch() -> None:
     with RankSet(4) as ranks, pytest.raises(RankError) as raised:
         ranks.run(killed)
     assert re.findall(r"--- rank (\d): ended with code -9|--- rank", str(raised.value)) == [

@@ -92,7 +92,7 @@ def test_every_bit_is_that_of_the_rule(four: RankSet, preset: str, overrides: di
 
 
 @pytest.mark.parametrize("preset", [each for each in PRESETS if each != "demo"])
-def test_every_bit_is_that_of_the_rule_on_other_numbers_of_replicas(
+def test_every_bit_is_that_of_the_rule_on_one_and_three_replicas(
     three: RankSet, one: RankSet, preset: str
 ) -> None:
     three.run(check_bits, preset, {})

@@ -207,13 +207,15 @@ def check_one_that_is_not_alike_does_not_join(me: Rank) -> None:
     outer.group.shutdown()
 
 
-def check_shared_parameters_that_differ_are_those_of_the_majority(me: Rank) -> None:
+def check_shared_parameter_mismatch_is_an_error_then_corrected(me: Rank) -> None:
     outer = Member(me, preset="diloco")
     outer.configure("differ", 0, 1, 2)
     outer.join()
     outer.steps(INNER)
+    shared = outer.optimizer._rounds.parts()[0].parameters[0]
+    before = shared.clone()
     if me.rank == 0:
-        outer.optimizer._rounds.parts()[0].parameters[0] += 1
+        shared += 1
     outer.steps(INNER - 1)
     with pytest.raises(RuntimeError, match=r"those of rank 0 differ from those of ranks 1, 2"):
         outer.step()
@@ -223,6 +225,8 @@ def check_shared_parameters_that_differ_are_those_of_the_majority(me: Rank) -> N
     with told:
         outer.step()
     assert outer.is_like_the_others()
+    after = outer.optimizer._rounds.parts()[0].parameters[0]
+    assert (after - before).abs().max() < 0.5  # rank 0's were 1 higher
     outer.group.shutdown()
 
 

@@ -96,7 +96,7 @@ def check_fewer_and_more_replicas_keep_the_sum_of_the_errors(me: Rank) -> None:
     dist.barrier()
 
 
-def check_another_number_while_an_exchange_is_under_way_is_refused(me: Rank) -> None:
+def check_replica_count_change_during_an_exchange_is_refused(me: Rank) -> None:
     folder = shared_folder(me)
     pair, others = (dist.new_group(ranks) for ranks in ([0, 1], [2, 3]))
     outer = Outer(me.rank, preset="streaming-diloco", inner_steps=6)

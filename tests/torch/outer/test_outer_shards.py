@@ -157,7 +157,7 @@ def check_a_replica_takes_part_as_a_whole(me: Rank) -> None:
     assert outer.optimizer.stats()["participants"] == 2
 
 
-def check_a_sum_of_one_shard_that_overflows_leaves_all_as_they_were(me: Rank) -> None:
+def check_overflow_in_one_shard_skips_the_round_for_all_shards(me: Rank) -> None:
     model, outer = by_hand(me, [[3e38, 1], [3e38, 1]], [1.0, 1.0], "diloco")
     with pytest.warns(UserWarning, match="movements overflowed when they were added in round 0"):
         outer.step()

@@ -341,7 +341,7 @@ def check_a_step_that_a_scaler_skips_counts(me: Rank) -> None:
         assert replicas_are_bitwise_equal(outer.model)
 
 
-def test_fragments_take_turns_evenly_and_have_layers_of_all_depths() -> None:
+def test_fragments_take_even_turns_and_mix_layers_of_all_depths() -> None:
     assert turns_of(30, 3) == {0: 0, 10: 1, 20: 2}
     assert turns_of(7, 3) == {0: 0, 2: 1, 4: 2}
     assert [smallest_gap(7, count) for count in (1, 2, 3)] == [7, 3, 2]

@@ -188,7 +188,7 @@ def replicas(request, tmp_path) -> Iterator[Replicas]:
         yield running
 
 
-def test_a_replica_is_killed_and_comes_back_while_the_others_train(replicas: Replicas) -> None:
+def test_killed_replica_comes_back_while_the_others_train(replicas: Replicas) -> None:
     for replica in range(3):
         replicas.start(replica)
     replicas.until(lambda: replicas.together == 3 and 0 in replicas.steps)
@@ -208,7 +208,7 @@ def test_a_replica_is_killed_and_comes_back_while_the_others_train(replicas: Rep
 
 
 @pytest.mark.long
-def test_a_replica_waits_for_others_that_start_more_than_a_minute_later(replicas: Replicas) -> None:
+def test_replica_waits_over_a_minute_for_another_to_start(replicas: Replicas) -> None:
     replicas.start(0)
     with pytest.raises(subprocess.TimeoutExpired):  # torchft's own limit is 60 s
         replicas.running[0].wait(75)

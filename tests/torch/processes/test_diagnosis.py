@@ -259,7 +259,7 @@ def check_unit(me: Rank, state, unit, every, kept, grad, groups) -> None:
     assert all(each == shared for _, _, each in every)
 
 
-def check_results_are_unchanged_and_other_backwards_send_nothing_more(me: Rank) -> None:
+def check_diagnosis_keeps_results_and_sends_only_on_its_steps(me: Rank) -> None:
     for arguments in ({}, {"select": "threshold", "momentum": 0.9, "wire": "bf16"}):
         outcomes, sent = [], []
         for every in (0, 3):

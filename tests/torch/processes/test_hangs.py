@@ -45,7 +45,7 @@ def test_passes():
 """
 
 
-def test_a_test_that_hangs_fails_with_every_threads_stack_and_the_next_one_runs(
+def test_hanging_test_fails_with_all_stacks_and_next_test_runs(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)

@@ -184,9 +184,7 @@ def test_first_contact_with_a_rank_that_is_gone_names_it_at_once(how: str, trans
 
 
 @ways("exited", "raised", "raised and destroyed", "killed", over_tcp=("raised", "killed"))
-def test_a_rank_that_ends_right_after_init_is_named_by_the_first_collective(
-    how: str, transport: str
-) -> None:
+def test_first_collective_names_a_rank_that_ended_after_init(how: str, transport: str) -> None:
     for leaver in (3, 1):
         with Job(FIRST_COLLECTIVE, how, transport, size=4, leaver=leaver) as job:
             errors = list(job.heard())
@@ -200,9 +198,7 @@ def test_a_rank_that_ends_right_after_init_is_named_by_the_first_collective(
 
 
 @ways("exited", "raised", "killed", over_tcp=("killed",))
-def test_a_rank_that_takes_the_store_with_it_is_named_all_the_same(
-    how: str, transport: str
-) -> None:
+def test_rank_that_ends_along_with_its_store_is_still_named(how: str, transport: str) -> None:
     with Job(OWN_STORE, how, transport, size=4, leaver=0) as job:
         errors = list(job.heard())
         assert len(errors) == 3
@@ -212,7 +208,7 @@ def test_a_rank_that_takes_the_store_with_it_is_named_all_the_same(
 
 
 @pytest.mark.parametrize("size", [2, 6])  # ranks 1 and 4 of 6 have not met
-def test_ranks_that_leave_after_the_one_with_the_store_leave_quietly(size: int) -> None:
+def test_ranks_that_leave_after_the_store_owner_print_no_error(size: int) -> None:
     with Job(WORKED_TOGETHER, "exited", "tcp", size=size, leaver=0) as job:
         assert list(job.heard()) == []
         assert [job.stderr(rank) for rank in range(size)] == [""] * size

@@ -65,7 +65,7 @@ def eight() -> Iterator[RankSet]:
         yield ranks
 
 
-def test_a_hundred_groups_of_eight_ranks_share_threads_and_connections(eight: RankSet) -> None:
+def test_hundred_groups_add_no_descriptors_and_little_memory(eight: RankSet) -> None:
     costs = eight.run(costs_of_many)
     print(costs)
     for cost in costs:

@@ -21,7 +21,7 @@ def test_neighbours_of_a_unit_make_one_piece():
     assert [(part.large, part.small) for part in layout.parts] == [([(0, 0)], [])]
 
 
-def test_pieces_end_where_the_order_is_another_one_or_small_ones_lie_between():
+def test_pieces_end_at_order_changes_and_at_small_parameters():
     by_name = places(20, 3, 30, 4, 5)
     layout = layout_of(by_name[name] for name in ("p0", "p1", "p2", "p4", "p3"))
     assert layout.sizes == [20, 3, 30, 9]

@@ -263,7 +263,7 @@ def broken_install(folder: pathlib.Path, library: str | None) -> dict[str, str]:
     ],
     ids=["missing", "not a library"],
 )
-def test_a_broken_install_imports_torch_and_says_at_init_what_is_wrong(tmp_path, library, said):
+def test_broken_install_imports_torch_and_init_names_the_fault(tmp_path, library, said):
     env = broken_install(tmp_path, library)
     ended_well("import torch; print(torch.ones(2).sum().item())", "2.0", **env)
     done = run_script(ALONE, **env)
@@ -271,7 +271,7 @@ def test_a_broken_install_imports_torch_and_says_at_init_what_is_wrong(tmp_path,
     assert re.search(f"^ImportError: gtopk: {said}", done.stderr, re.MULTILINE), done.stderr
 
 
-def test_a_torch_that_there_is_no_library_for_is_refused_in_one_line_and_nothing_is_loaded():
+def test_unsupported_torch_is_refused_and_no_library_is_loaded():
     script = f"""
 import torch, torch.distributed as dist
 torch.__version__ = "2.99.0+cpu"

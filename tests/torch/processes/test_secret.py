@@ -57,7 +57,7 @@ def check_ranks_with_one_secret_work_together(me: Rank) -> None:
         dist.destroy_process_group()
 
 
-def check_a_rank_with_another_secret_or_none_is_an_error_on_both_sides(me: Rank) -> None:
+def check_secret_mismatch_or_absence_is_an_error_on_both_ranks(me: Rank) -> None:
     one, zero = r"rank 1 \(host \S+, pid \d+\)", r"rank 0 \(host \S+, pid \d+\)"
     for secrets, said in (
         ((SECRET, OTHER), f"{one} has another secret than {zero}"),

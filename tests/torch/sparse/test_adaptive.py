@@ -24,7 +24,7 @@ def chosen(pieces, **arguments):
     return choose([Piece(*each) for each in pieces], **arguments)
 
 
-def test_a_density_is_that_of_the_papers_formula_within_the_bounds():
+def test_density_follows_the_papers_formula_within_bounds():
     """rho = (slack - alpha log P) / (2 log P beta m), LAGS-SGD's with gTop-k's cost."""
     inside = 0
     for slack, elements in itertools.product((0.005, 0.02, 0.1), (10_000, 10**6, 10**8)):
@@ -88,7 +88,7 @@ class Clock:
         return self.now
 
 
-def test_a_stopwatch_takes_medians_of_whole_backwards_that_have_settled():
+def test_stopwatch_takes_medians_of_settled_whole_backwards():
     clock = Clock()
     watch = Stopwatch(2, clock)
     delays = [9.0, 9.0, 5.0, 1.0, 2.0, 3.0, 100.0]

@@ -210,7 +210,7 @@ def check_sparse_gradients_are_clipped_with_the_others(me: Rank) -> None:
                     torch.testing.assert_close(seen, wanted, rtol=1e-5, atol=1e-6)
 
 
-def check_one_gradient_that_is_not_finite_stops_all_of_a_scaled_step(me: Rank) -> None:
+def check_one_non_finite_gradient_stops_the_whole_scaled_step(me: Rank) -> None:
     """On one rank, in a sparse one or the weight's: with a scaler no residual moves."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     ddp = DistributedDataParallel(Given())

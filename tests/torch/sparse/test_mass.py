@@ -150,7 +150,7 @@ def check_a_diagnosis_whose_call_raises_loses_nothing(me: Rank) -> None:
     assert replicas_are_bitwise_equal(model)
 
 
-def check_a_state_that_moves_to_another_ddp_learns_what_that_one_drops(me: Rank) -> None:
+def check_state_moved_to_a_new_ddp_learns_its_unused_parameters(me: Rank) -> None:
     model = Conditional()
     state = gtopk.SparseState(model.named_parameters(), density=1.0)
     for find_unused in (False, True):
@@ -181,7 +181,7 @@ def check_a_dense_phase_delivers_what_residuals_hold(me: Rank) -> None:
         assert any(left) == (state.step == 3)
 
 
-def check_a_backward_that_breaks_off_loses_nothing_and_a_good_one_follows(me: Rank) -> None:
+def check_broken_backward_loses_no_mass_and_the_next_one_works(me: Rank) -> None:
     class Breaks(torch.autograd.Function):
         @staticmethod
         def forward(_, x, broken):
@@ -238,7 +238,7 @@ def check_a_backward_that_breaks_off_loses_nothing_and_a_good_one_follows(me: Ra
     assert torch.equal(first, training.model.net[0].weight.grad)
 
 
-def check_what_a_broken_backward_delivered_does_not_hang_on_ddps_buckets(me: Rank) -> None:
+def check_broken_backward_mass_survives_overwritten_ddp_buckets(me: Rank) -> None:
     """They are DDP's, and may be overwritten before anyone learns that the backward failed."""
     for algorithm, warmup in [*((each, ()) for each in algorithms()), ("gtopk", [("dense", 9)])]:
         training = Training(me.rank)

@@ -98,7 +98,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
     return made
 
 
-def test_units_that_end_at_one_time_on_many_threads_complete_every_bucket(backend: Backend):
+def test_units_ending_together_on_threads_complete_all_buckets(backend: Backend):
     # Each unit has a large and a small part and spans two buckets, each bucket four units.
     parameters = [nn.Parameter(torch.zeros(size)) for _ in range(8) for size in (2000, 10)]
     named = [(f"p{i}", each) for i, each in enumerate(parameters)]
@@ -127,7 +127,7 @@ def test_units_that_end_at_one_time_on_many_threads_complete_every_bucket(backen
     assert state.step == 50
 
 
-def test_the_late_end_of_a_backward_that_broke_off_leaves_the_next_alone(backend: Backend):
+def test_late_error_of_a_broken_backward_spares_the_next_one(backend: Backend):
     parameters = [nn.Parameter(torch.zeros(2000)) for _ in range(4)]
     named = [(f"p{i}", each) for i, each in enumerate(parameters)]
     state = gtopk.SparseState(named, unit=4000 * 4)  # two units, each in two buckets of three
@@ -179,7 +179,7 @@ class AllReduce(Work):
             self.future.set_result(self.tensors)
 
 
-def test_a_sparse_gradient_of_a_backward_that_broke_off_arrives_at_its_own_gate(
+def test_sparse_gradient_of_broken_backward_keeps_its_own_gate(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ):
     words, weight = nn.Parameter(torch.zeros(40)), nn.Parameter(torch.zeros(2000))

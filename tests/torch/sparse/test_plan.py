@@ -116,7 +116,7 @@ def bytes_of_two_dense_steps(me: Rank, warmup: list) -> int:
     return gtopk.stats(group)["bytes_sent"] - before
 
 
-def check_a_warmups_prediction_sends_less_than_an_eighth_of_a_dense_step(me: Rank) -> None:
+def check_warmup_prediction_adds_bounded_bytes_to_dense_steps(me: Rank) -> None:
     """A short run with a warm-up: two dense steps, before which the next density is looked at."""
     dense = bytes_of_two_dense_steps(me, [("dense", 4)])
     looked = bytes_of_two_dense_steps(me, [("dense", 2), (0.1, 2)])
@@ -202,7 +202,7 @@ def check_states_that_chose_otherwise_are_told(me: Rank) -> None:
     dist.barrier()
 
 
-def test_a_density_of_the_warmup_that_is_dearer_than_dense_is_told_once(four: RankSet) -> None:
+def test_warmup_density_costlier_than_dense_warns_once(four: RankSet) -> None:
     first, *others = four.run(warnings_of_a_warmup)
     assert others == [[], [], []]
     assert len(first) == 1
@@ -227,7 +227,7 @@ def test_auto_is_what_it_chooses_and_all_ranks_choose_alike(four: RankSet) -> No
         assert plan["algorithm"] in plan["reason"]
 
 
-def test_a_plan_is_the_same_on_all_ranks_and_measured_anew_on_demand(four: RankSet) -> None:
+def test_plan_is_equal_on_all_ranks_and_refresh_measures_anew(four: RankSet) -> None:
     every = four.run(plans_asked_for)
     assert every == [every[0]] * 4
     coded, raw, anew = every[0]

@@ -393,7 +393,7 @@ def test_on_four_ranks(four: RankSet, check) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_every_combination_of_types_and_options_has_the_references_bits(four, ranks) -> None:
+def test_all_type_and_option_combinations_match_reference_bits(four, ranks) -> None:
     four.run(check_every_combination, ranks)
 
 

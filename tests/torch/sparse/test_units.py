@@ -17,7 +17,7 @@ def names(units) -> list[tuple[str, ...]]:
     return [unit.names for unit in units]
 
 
-def test_units_hold_consecutive_parameters_from_the_last_registered_on():
+def test_units_hold_consecutive_parameters_last_registered_first():
     units = units_of(parameters(10, 20, 30, 40), 70 * 4, min_numel=0)
     assert names(units) == [("p3", "p2"), ("p1", "p0")]
 
@@ -32,20 +32,20 @@ def test_a_unit_is_filled_to_the_byte():
     assert len(units_of(parameters(10, 10), 79, min_numel=0)) == 2
 
 
-def test_parameters_under_min_numel_are_small_and_the_others_large():
+def test_parameters_under_min_numel_are_small_and_others_large():
     (unit,) = units_of(parameters(1023, 1024, 5), "model", min_numel=1024)
     assert [each.name for each in unit.large] == ["p1"]
     assert [each.name for each in unit.small] == ["p2", "p0"]
     assert (unit.selected_numel, unit.dense_numel) == (1024, 1028)
 
 
-def test_layer_wise_units_have_one_selection_each_and_small_ones_ride_along():
+def test_layer_wise_units_select_once_and_carry_small_parameters():
     # In registration order: conv, batch norm's two, conv, batch norm's two.
     units = units_of(parameters(5000, 16, 16, 6000, 16, 16), "parameter", min_numel=1024)
     assert names(units) == [("p3", "p5", "p4"), ("p0", "p2", "p1")]
 
 
-def test_layer_wise_small_parameters_before_every_large_one_make_a_unit_without_selection():
+def test_layer_wise_leading_small_parameters_select_nothing():
     units = units_of(parameters(16, 5000), "parameter", min_numel=1024)
     assert names(units) == [("p1",), ("p0",)]
     assert units[1].selected_numel == 0
@@ -109,9 +109,7 @@ def test_a_unit_is_of_one_device_and_alike_on_any():
         (10**8, 25 * 2**20, 25 * 2**20),
     ],
 )
-def test_the_default_unit_is_an_eighth_of_the_model_where_all_elements_are_sent(
-    elements, sparse, dense
-):
+def test_dense_default_unit_is_a_bounded_eighth_of_the_model(elements, sparse, dense):
     model = parameters(elements // 2, elements - elements // 2)
     assert default_unit(model, sends_all=False) == sparse
     assert default_unit(model, sends_all=True) == dense

@@ -154,7 +154,7 @@ def fails(*tests: str, outcome: str = "fails") -> str:
     return f'[[group]]\noutcome = "{outcome}"\nreason = "a reason"\ntests = {list(tests)}\n'
 
 
-def test_a_files_list_of_backends_becomes_this_backend_and_ranks_run_its_tests(checkout) -> None:
+def test_backend_list_of_a_file_becomes_gtopk_and_its_tests_run(checkout) -> None:
     known = fails("GtopkP2PTest.test_fails") + fails("GtopkP2PTest.test_waits", outcome="not run")
     status, said = launch(checkout, known)
     assert status == 0, said
@@ -164,7 +164,7 @@ def test_a_files_list_of_backends_becomes_this_backend_and_ranks_run_its_tests(c
     assert "test_c10d_collectives.py" in said  # is not in this checkout
 
 
-def test_ranks_that_serve_several_tests_start_anew_after_one_that_failed(checkout) -> None:
+def test_ranks_shared_by_several_tests_restart_after_a_failure(checkout) -> None:
     (checkout / "test" / "distributed" / "test_c10d_collectives.py").write_text(LASTING)
     known = fails("GtopkLastingTest.test_2_is_served_by_the_same_ranks")
     status, said = launch(checkout, known, "Lasting")
