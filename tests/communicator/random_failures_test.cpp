@@ -3,9 +3,9 @@
 // an error within the operation's timeout plus 5 s, and the error names that rank.
 //
 // One round is ten failures, five over each network, side by side in groups of one job, and
-// different ones with every --gtest_repeat: tests/torch/processes/test_random_failures.py runs 200. With the
-// variable GTOPK_TEST_HOSTS="ADDRESS PID..." the ranks enter the namespaces of these processes, the
-// hosts of a lab, and both networks are TCP between them.
+// different ones with every --gtest_repeat: tests/torch/processes/test_random_failures.py runs 200.
+// With the variable GTOPK_TEST_HOSTS="ADDRESS PID..." the ranks enter the namespaces of these
+// processes, the hosts of a lab, and both networks are TCP between them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
