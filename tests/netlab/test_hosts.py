@@ -13,14 +13,9 @@ import sys
 import pytest
 from netlab import Impairment, Lab, Loopback
 
+from helpers.lab import WATCHDOG, python
 from helpers.paths import TORCH
 from helpers.ranks import environment
-
-WATCHDOG = 120
-
-
-def python(script: str) -> list[str]:
-    return [sys.executable, "-c", script]
 
 
 @pytest.mark.network
